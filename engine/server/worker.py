@@ -1,0 +1,253 @@
+"""The one thread that owns the device: it loads the model, then takes one job after another from the queue.
+
+A lab run has the device to itself from its first step to its last. Neighbouring OpenAI requests are served as one group
+by one serving engine (continuous batching), and newcomers join until a lab run stands before them. When the line is
+empty it measures the device's ceilings once. The thread decides no order (``engine.server.jobs`` does) and survives
+every job: one that fails leaves one sentence. torch is imported in this thread only, so that the port answers at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from engine.lab.scenario import ScenarioError
+from engine.server.jobs import SHUTTING_DOWN, Delta, Failure, GenerationJob, JobQueue
+from engine.server.metrics import Metrics
+from engine.server.protocols import GenerationEvent, LoadedModel, OnProgress, Runtime, RuntimeFactory, ServingEngine
+from engine.server.runs import LabRun
+from engine.server.sentences import device_is_lost, is_for_the_user, sentence
+
+log = logging.getLogger("engine.server")
+
+IDLE_BEFORE_CALIBRATION_S = 3.0
+RETRY_LOAD_S = 30.0
+POLL_S = 0.5
+
+State = Literal["starting", "loading", "ready", "failed"]
+
+
+def lab_runtime(on_progress: OnProgress) -> Runtime:
+    """The real runtime. Imports torch, so it is called in the worker thread only."""
+    from engine.runtime.lab import LabRuntime
+    from engine.settings import settings
+
+    return LabRuntime(settings(), on_progress)
+
+
+@dataclass(frozen=True)
+class Readiness:
+    state: State
+    stage: str
+    fraction: float | None
+    message: str
+
+
+class DeviceWorker:
+    """Start it, ask ``readiness``, stop it. Everything else goes through the queue."""
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        metrics: Metrics,
+        runtime_factory: RuntimeFactory,
+        model: str,
+        dtype: str = "float32",
+        on_fatal: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.readiness = Readiness("starting", "start", None, "the engine is starting")
+        self.loaded: LoadedModel | None = None
+        self.device_report: dict[str, Any] = {}
+        self._queue = queue
+        self._metrics = metrics
+        self._factory = runtime_factory
+        self.model, self._dtype = model, dtype
+        self._on_fatal = on_fatal
+        self._current: LabRun | None = None
+        self._calibrated = False
+        self._thread = threading.Thread(target=self._main, name="device", daemon=True)
+
+    def start(self) -> None:
+        """Effect: start the thread. Returns at once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Effect: end every job, then the thread. False when it is still inside a step after ``timeout_s``."""
+        self._queue.close()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # -- the thread ---------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            self._load()
+            idle_since_s = time.monotonic()
+            while not self._queue.is_closed:
+                job = self._queue.take(POLL_S)
+                if isinstance(job, LabRun):
+                    self._run(job)
+                elif job is not None:
+                    self._serve(job)
+                elif time.monotonic() - idle_since_s > IDLE_BEFORE_CALIBRATION_S:
+                    self._calibrate()
+                    continue
+                if job is not None:
+                    idle_since_s = time.monotonic()
+        except BaseException as error:
+            log.exception("the device thread ended")
+            self._fail(f"the engine's device thread ended: {sentence(error)}")
+            self._queue.close()
+            self._on_fatal()
+
+    def _load(self) -> None:
+        """Load the default model; on failure say why, keep the process up and try again now and then."""
+        self.readiness = Readiness("loading", "import", None, "loading the engine's libraries")
+        try:
+            self._runtime = self._factory(self._on_progress)
+        except Exception as error:  # torch that cannot be imported, a device that cannot be opened
+            log.exception("the runtime could not start")
+            self._fail(f"the engine cannot start: {sentence(error)}")
+            self._queue.wait_closed(None)
+            return
+        while not self._queue.is_closed:
+            try:
+                self.loaded = self._runtime.load(self.model, self._dtype)
+                break
+            except Exception as error:
+                log.warning("model %s could not be loaded: %s", self.model, error)
+                self._fail(sentence(error))
+                self._queue.wait_closed(RETRY_LOAD_S)
+        if self.loaded is not None:
+            self._refresh_report()
+            # What was loaded stays for good: keep it out of the garbage collector's way, whose pauses a Run would show.
+            gc.collect()
+            gc.freeze()
+            self.readiness = Readiness("ready", "ready", 1.0, f"{self.loaded.info.name} is ready")
+
+    def _run(self, run: LabRun) -> None:
+        self._current = run
+        try:
+            prepared = self._runtime.prepare(run.scenario)
+            result = self._runtime.run(prepared, run.run_id, run.on_step, run.should_stop)
+            run.complete(result)
+        except Exception as error:
+            if run.end("failed", sentence(error)) and not is_for_the_user(error):
+                log.exception("run %s failed", run.run_id)
+            if device_is_lost(error):
+                raise
+        finally:
+            self._current = None
+            run.pack()
+            self._queue.retire(run)
+            self._metrics.run_ended(run.state)
+        self._refresh_report()
+
+    def _serve(self, first: GenerationJob) -> None:
+        """Serve a group of requests until none is left that may run now."""
+        group: dict[str, GenerationJob] = {}
+        newcomers = [first]
+        serving: ServingEngine | None = None
+        try:
+            serving = self._runtime.serving()
+            while newcomers or group:
+                self._admit(serving, group, newcomers)
+                self._drop_cancelled(serving, group)
+                if group and not serving.has_work:
+                    raise RuntimeError("the serving engine lost a request")
+                if group:
+                    self._deliver(group, serving.step())
+                self._metrics.kv_blocks(serving.total_blocks - serving.free_blocks, serving.total_blocks)
+                newcomers = self._queue.join()
+        except Exception as error:
+            log.exception("serving failed")
+            self._abandon(serving, group, newcomers, Failure(500, f"the engine failed: {sentence(error)}"))
+            if device_is_lost(error):
+                raise
+
+    def _admit(self, serving: ServingEngine, group: dict[str, GenerationJob], jobs: list[GenerationJob]) -> None:
+        while jobs:
+            job = jobs[0]
+            if not job.cancelled:
+                try:
+                    group[serving.add(job.spec)] = job
+                    jobs.pop(0)
+                    continue
+                except ScenarioError as error:
+                    job.send(Failure(400, str(error), error.field or None))
+                    self._metrics.request_ended("refused")
+            jobs.pop(0)
+            self._queue.retire(job)
+
+    def _drop_cancelled(self, serving: ServingEngine, group: dict[str, GenerationJob]) -> None:
+        for request_id in [request_id for request_id, job in group.items() if job.cancelled]:
+            serving.abort(request_id)
+            self._queue.retire(group.pop(request_id))
+            self._metrics.request_ended("abort")
+
+    def _deliver(self, group: dict[str, GenerationJob], events: Sequence[GenerationEvent]) -> None:
+        now_s = time.perf_counter()
+        for event in events:
+            job = group.get(event.request_id)
+            if job is None:
+                continue
+            self._metrics.tokens_made(job, event, now_s)
+            if event.finish_reason == "abort":
+                job.send(Failure(503, SHUTTING_DOWN))
+            else:
+                job.send(Delta(event.text, event.finish_reason, event.num_prompt_tokens, event.num_output_tokens))
+            if event.finish_reason is not None:
+                self._queue.retire(group.pop(event.request_id))
+                self._metrics.request_ended(event.finish_reason)
+
+    def _abandon(
+        self,
+        serving: ServingEngine | None,
+        group: dict[str, GenerationJob],
+        newcomers: list[GenerationJob],
+        failure: Failure,
+    ) -> None:
+        for request_id, job in group.items():
+            try:
+                if serving is not None:
+                    serving.abort(request_id)
+            except Exception:
+                log.exception("request %s could not be aborted", request_id)
+            job.send(failure)
+            self._queue.retire(job)
+            self._metrics.request_ended("error")
+        for job in newcomers:
+            job.send(failure)
+            self._queue.retire(job)
+            self._metrics.request_ended("error")
+
+    def _calibrate(self) -> None:
+        if self._calibrated:
+            return
+        self._calibrated = True
+        try:
+            self._runtime.calibrate()
+        except Exception:
+            log.exception("the device could not be measured")
+        self._refresh_report()
+
+    def _refresh_report(self) -> None:
+        try:
+            self.device_report = self._runtime.describe()
+        except Exception:
+            log.exception("the device could not be described")
+
+    def _on_progress(self, stage: str, fraction: float | None, message: str) -> None:
+        if self._current is not None:
+            self._current.set_stage(message)
+        elif self.loaded is None and self.readiness.state != "failed":
+            self.readiness = Readiness("loading", stage, fraction, message)
+
+    def _fail(self, message: str) -> None:
+        self.readiness = replace(self.readiness, state="failed", fraction=None, message=message)
+        self._queue.fail_waiting(message)

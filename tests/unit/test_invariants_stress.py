@@ -1,0 +1,193 @@
+"""Random workloads on tiny engines: whatever happens, the invariants hold after every step and the tokens are right.
+
+Each example draws limits, a block size and requests that arrive, finish and are aborted at odd moments. The fake
+executor reads every prefix back through the block tables, so a wrong block shows as a wrong token. Every Run is also
+given to ``engine.lab.check``, which knows only the records. The workloads are the same in every run; set STRESS_SEED to
+a number for others, STRESS_STEPS for more of them. A failure prints what repeats it.
+"""
+
+import os
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from engine.lab.check import check_run
+from engine.lab.records import DeviceInfo, Header, Run
+from engine.lab.scenario import Scenario
+from engine.scheduling.invariants import StepChecker, check_empty
+from engine.scheduling.policies import POLICIES, Chunked
+from engine.scheduling.requests import Request
+from tests.fakes import TINY_MODEL, VOCAB, FakeText, checked_step, expected_output, make_engine
+
+STRESS_SEED = os.environ.get("STRESS_SEED")
+STRESS_STEPS = int(os.environ.get("STRESS_STEPS", "24000"))  # engine steps, all policies together
+EOS = frozenset({5, 50})
+
+
+class Preempting(Chunked):
+    """Chunked, but every third step begins by preempting the youngest, whether there is room or not."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.num_plans = 0
+
+    def schedule(self, plan):
+        self.num_plans += 1
+        if self.num_plans % 3 == 0 and len(self.running) > 1:
+            self.preempt(plan, self.running[-1])
+        super().schedule(plan)
+
+
+UNDER_TEST = [*POLICIES, "preempting"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def preempting_policy():
+    POLICIES["preempting"] = Preempting
+    yield
+    del POLICIES["preempting"]
+
+
+def fixed(test):
+    """The same examples every time, unless STRESS_SEED asks for others."""
+    profile = settings(
+        max_examples=100 * STRESS_STEPS // 24_000,
+        deadline=None,
+        database=None,
+        derandomize=STRESS_SEED is None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    return profile(test if STRESS_SEED is None else seed(int(STRESS_SEED))(test))
+
+
+@st.composite
+def workloads(draw):
+    """Block size, limits, requests that can fit the pool, and aborts as (before which step, index of the request)."""
+    block_size = draw(st.integers(1, 6))
+    num_blocks = draw(st.integers(1 if block_size > 1 else 2, 14))
+    max_requests = draw(st.integers(1, 6))
+    tokens = draw(st.integers(1, 24))
+    capacity = block_size * num_blocks
+    requests = []
+    for _ in range(draw(st.integers(1, 12))):
+        total = draw(st.integers(2, capacity))
+        prompt = draw(st.integers(1, total - 1))
+        ids = draw(st.integers(0, VOCAB - 1))
+        requests.append(
+            {
+                "prompt_token_ids": [(ids + i * i) % VOCAB for i in range(prompt)],
+                "max_tokens": total - prompt,
+                "arrival_s": draw(st.sampled_from([0.0, 0.0, 0.02, 0.05, 0.3])),
+                "ignore_eos": draw(st.booleans()),
+            }
+        )
+    aborts = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, len(requests) - 1)), max_size=6))
+    limits = {"requests": max_requests, "tokens": tokens, "blocks": num_blocks}
+    return block_size, limits, requests, aborts
+
+
+def play(policy, block_size, limits, specs, aborts):
+    """Run a workload to its end with every check after every step. Returns engine and records."""
+    if policy == "static":
+        limits = {**limits, "tokens": max(limits["tokens"], limits["requests"])}
+    engine = make_engine(policy, block_size=block_size, **limits)
+    requests = [Request(f"r{i}", **spec) for i, spec in enumerate(specs)]
+    for request in requests:
+        engine.add(request, FakeText(), EOS)
+    checker, records, num_calls = StepChecker(engine), [], 0
+    while engine.has_work:
+        for _, index in (abort for abort in aborts if abort[0] == num_calls and abort[1] < len(requests)):
+            engine.abort(f"r{index}")
+        record = checked_step(engine, checker)
+        if record is not None:
+            records.append(record)
+        num_calls += 1
+        assert num_calls < 20_000, "no end in sight"
+    check_empty(engine.scheduler)
+    assert engine.scheduler.pool.num_free == limits["blocks"]
+    check_outputs(requests)
+    check_as_a_run(engine, specs, records)
+    return engine, records
+
+
+def check_outputs(requests):
+    for request in requests:
+        eos = frozenset() if request.ignore_eos else EOS
+        expected = expected_output(request.prompt_token_ids, request.max_tokens, eos)
+        reason = "stop" if expected[-1] in eos else "length"
+        if request.finish_reason == "abort":
+            assert request.output_token_ids == expected[: request.num_output_tokens]
+        else:
+            assert (request.output_token_ids, request.finish_reason) == (expected, reason)
+
+
+def check_as_a_run(engine, specs, records):
+    """The records alone, as a reader of the file has them, tell a possible story."""
+    scenario = Scenario.parse(
+        {
+            "policy": engine.scheduler.policy.name,
+            "block_size": engine.scheduler.pool.block_size,
+            "limits": engine.scheduler.limits.model_dump(),
+            "requests": specs,
+        }
+    )
+    header = Header(
+        run_id="run-0123456789ab",
+        created_utc="2026-01-01T00:00:00+00:00",
+        scenario=scenario.model_dump(mode="json"),
+        device=DeviceInfo(name="fake", type="cpu", threads=1, memory_bytes=1),
+        model=TINY_MODEL,
+        dtype="float32",
+        kv_dtype="float32",
+        block_size=scenario.block_size,
+        num_blocks=scenario.limits.num_blocks,
+        versions={},
+    )
+    check_run(Run(header=header, steps=records, requests=engine.request_records()))
+
+
+@pytest.mark.parametrize("policy", UNDER_TEST)
+@fixed
+@given(workload=workloads())
+def test_any_workload_keeps_the_invariants_and_the_tokens(policy, workload):
+    play(policy, *workload)
+
+
+def random_workload(rng):
+    """Two dozen requests on a pool that holds a few of them: more pressure than the drawn examples have."""
+    block_size, num_blocks, max_requests = rng.choice([1, 2, 4, 16]), rng.randint(3, 12), rng.randint(1, 8)
+    capacity = block_size * num_blocks
+    specs = []
+    for _ in range(24):
+        prompt = rng.randint(1, capacity - 1)
+        specs.append(
+            {
+                "prompt_token_ids": [rng.randrange(VOCAB) for _ in range(prompt)],
+                "max_tokens": rng.randint(1, min(48, capacity - prompt)),
+                "arrival_s": round(rng.uniform(0, 1), 3),
+                "ignore_eos": rng.random() < 0.7,
+            }
+        )
+    aborts = [(rng.randint(0, 150), rng.randrange(24)) for _ in range(rng.randint(0, 5))]
+    limits = {"requests": max_requests, "tokens": rng.randint(1, 32), "blocks": num_blocks}
+    return block_size, limits, specs, aborts
+
+
+@pytest.mark.parametrize("policy", UNDER_TEST)
+def test_long_random_workloads(policy):
+    base, number, num_steps, num_preempted, num_aborted = int(STRESS_SEED or 0), 0, 0, 0, 0
+    while num_steps < STRESS_STEPS // len(UNDER_TEST):
+        number += 1
+        try:
+            engine, records = play(policy, *random_workload(random.Random(base * 100_003 + number)))
+        except Exception as error:
+            raise AssertionError(f"{policy}, STRESS_SEED={base}, workload {number}: {error}") from error
+        num_steps += len(records)
+        num_preempted += sum(len(r.preempted) for r in records)
+        num_aborted += sum(r.finish_reason == "abort" for r in engine.request_records())
+    print(f"{policy}: {number} workloads, {num_steps} steps, {num_preempted} preemptions, {num_aborted} aborts")
+    assert num_aborted >= number  # the rare things must not be rare
+    assert num_preempted == 0 if policy == "static" else num_preempted >= number

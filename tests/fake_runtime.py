@@ -139,6 +139,8 @@ class FakeRuntime:
         begin = time.perf_counter()
         if self._knobs.run_error is not None:
             raise self._knobs.run_error
+        if any("lose the device" in (request.prompt or "") for request in prepared.requests):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         ids = prepared.request_ids()
         left = {request_id: r.max_tokens for request_id, r in zip(ids, prepared.requests, strict=True)}
         steps: list[StepRecord] = []
@@ -288,10 +290,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--exit-with-parent", action="store_true")
     parser.add_argument("--step-s", type=float, default=0.001)
-    parser.add_argument("--crash", action="store_true")
     options = parser.parse_args()
-    if options.crash:
-        return 5
     knobs = Knobs(step_s=options.step_s)
     sock = app.bind(options.port)
     return app.serve(

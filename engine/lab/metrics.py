@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
 
 from engine.lab.kv_use import KvUse, kv_after_steps, kv_of_request
 from engine.lab.latency import (
@@ -27,11 +26,9 @@ from engine.lab.latency import (
     token_times,
     waits,
 )
-from engine.lab.records import Run, StepRecord
-from engine.lab.work import intensity, moved_bytes
-
-if TYPE_CHECKING:
-    import pandas as pd
+from engine.lab.records import Run
+from engine.lab.steps import StepKind, achieved_gbps, achieved_tflops, duration_s, num_rows, step_kind
+from engine.lab.tables import request_rows, request_table, step_rows, step_table
 
 __all__ = [
     "Goodput",
@@ -41,6 +38,7 @@ __all__ = [
     "RequestMetrics",
     "RunMetrics",
     "Spread",
+    "StepKind",
     "TokenTime",
     "Wait",
     "WaitReason",
@@ -59,10 +57,12 @@ __all__ = [
     "phase_rate",
     "request_metrics",
     "request_record",
+    "request_rows",
     "request_table",
     "run_metrics",
     "spread",
     "step_kind",
+    "step_rows",
     "step_spread",
     "step_table",
     "token_times",
@@ -71,8 +71,6 @@ __all__ = [
 
 NOISY_SPREAD = 0.10  # measured values that differ by more than this are not drawn as one number
 FEWEST_SAMPLES = 3
-
-StepKind = Literal["prefill", "decode", "mixed", "empty"]
 
 
 # ------------------------------------------------------------------------------------------------- the whole run
@@ -199,37 +197,12 @@ class PhaseRate:
     tokens_per_s: float | None
 
 
-def duration_s(step: StepRecord) -> float:
-    return step.t_end_s - step.t_begin_s
-
-
-def num_rows(step: StepRecord) -> int:
-    """Requests that really ran in the step (padding rows do not). Pure."""
-    return sum(1 for row in step.scheduled if row.phase != "padding")
-
-
-def step_kind(step: StepRecord) -> StepKind:
-    """``prefill`` (recompute is prefill done again), ``decode`` (padding beside it or not), ``mixed`` or ``empty``."""
-    phases = {"prefill" if row.phase == "recompute" else row.phase for row in step.scheduled} - {"padding"}
-    return "mixed" if len(phases) > 1 else next(iter(phases), "empty")
-
-
 def phase_rate(run: Run, kind: StepKind) -> PhaseRate:
     """How fast steps of one kind computed tokens, all requests together. Pure."""
     steps = [step for step in run.steps if step_kind(step) == kind]
     tokens = sum(step.work.tokens for step in steps)
     seconds = sum(duration_s(step) for step in steps)
     return PhaseRate(len(steps), tokens, seconds, _rate(tokens, seconds))
-
-
-def achieved_gbps(step: StepRecord) -> float | None:
-    """Bytes the step moved over its forward pass, in GB/s (decimal). None if the pass took no time. Pure."""
-    return _rate(moved_bytes(step.work) / 1e9, step.time_ms.forward / 1e3)
-
-
-def achieved_tflops(step: StepRecord) -> float | None:
-    """FLOPs of the step over its forward pass, in TFLOP/s. None if the pass took no time. Pure."""
-    return _rate(step.work.flops / 1e12, step.time_ms.forward / 1e3)
 
 
 # ------------------------------------------------------------------------------------------------- noise
@@ -269,55 +242,3 @@ def step_spread(run: Run, kind: StepKind = "decode") -> Spread:
         if len(durations) >= FEWEST_SAMPLES and middle > 0:
             ratios += [duration / middle for duration in durations]
     return spread(ratios)
-
-
-# ------------------------------------------------------------------------------------------------- tables
-def request_table(run: Run) -> pd.DataFrame:
-    """One row per request, in the order of the records; latencies in milliseconds, undefined ones empty."""
-    import pandas as pd
-
-    rows = []
-    for metrics in all_request_metrics(run).values():
-        row = asdict(metrics)
-        for name in ("queue_s", "ttft_s", "tpot_s", "e2e_s"):
-            seconds = row.pop(name)
-            row[name.replace("_s", "_ms")] = math.nan if seconds is None else seconds * 1e3
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def step_table(run: Run) -> pd.DataFrame:
-    """One row per step: when, what kind, rows and tokens, queues, blocks, the parts of its time, its work and rates."""
-    import pandas as pd
-
-    return pd.DataFrame([_step_row(step) for step in run.steps])
-
-
-def _step_row(step: StepRecord) -> dict[str, object]:
-    work, blocks, queues = step.work, step.blocks, step.queues
-    return {
-        "step": step.step,
-        "t_begin_s": step.t_begin_s,
-        "t_end_s": step.t_end_s,
-        "duration_ms": duration_s(step) * 1e3,
-        "kind": step_kind(step),
-        "num_rows": num_rows(step),
-        "num_padding_rows": len(step.scheduled) - num_rows(step),
-        "tokens": work.tokens,
-        "padding_tokens": work.padding_tokens,
-        "outputs": sum(1 for output in step.outputs if output.token_id is not None),
-        "waiting": queues.waiting,
-        "running": queues.running,
-        "finished": queues.finished,
-        "blocks_free": blocks.free,
-        "blocks_cached": blocks.cached,
-        "blocks_in_use": blocks.in_use,
-        **{f"{part}_ms": getattr(step.time_ms, part) for part in type(step.time_ms).model_fields},
-        "flops": work.flops,
-        "weight_bytes": work.weight_bytes,
-        "kv_read_bytes": work.kv_read_bytes,
-        "kv_write_bytes": work.kv_write_bytes,
-        "intensity": intensity(work),
-        "achieved_gbps": achieved_gbps(step),
-        "achieved_tflops": achieved_tflops(step),
-    }

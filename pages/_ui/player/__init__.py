@@ -1,0 +1,67 @@
+"""The timeline player: one or two Runs on one clock, played in the browser.
+
+The page sends the data once (``payload``); everything that moves moves in the browser, never by rerunning the page.
+Below the picture stands the same content as a table and a text (``twin``), for a screen reader, for print, and for
+anyone who would rather read. The JavaScript is plain and lies in ``js/``: its files are one module, joined in the order
+of their numbers, because an inline component is a single script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from engine.lab.records import Run
+from pages._ui.i18n import translate
+from pages._ui.player.payload import Pieces, partial_run, timeline_payload
+from pages._ui.player.twin import timeline_summary, timeline_table
+
+__all__ = ["partial_run", "timeline_payload", "timeline_player", "timeline_summary", "timeline_table"]
+
+_FOLDER = Path(__file__).parent
+_HTML = '<div class="player">\n</div>'  # a line break inside: a one-line string would be taken for a path
+
+
+def _script() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((_FOLDER / "js").glob("*.js")))
+
+
+_component = st.components.v2.component(
+    "token_by_token.timeline",
+    html=_HTML,
+    css=(_FOLDER / "player.css").read_text(encoding="utf-8"),
+    js=_script(),
+)
+
+
+def timeline_player(
+    runs: Sequence[tuple[str, Run]],
+    *,
+    lang: str,
+    key: str,
+    texts: Sequence[Pieces | None] | None = None,
+    live: bool = False,
+    autoplay: bool = True,
+) -> None:
+    """Draw the player for one or two labelled Runs, and under it their table and summary.
+
+    ``texts`` stands beside ``runs``: for each the text pieces per request (one per output token), or None. With
+    ``live`` the Runs may grow from call to call under the same ``key``: the playhead follows the newest step until the
+    learner moves it, and keeps its place when the Run is complete. ``autoplay`` plays once when the player comes into
+    view; a reader who asked for reduced motion gets the finished picture instead.
+
+    Effect: elements on the page. Raises: ValueError for no Run or more than two.
+    """
+    _component(key=key, data=timeline_payload(runs, lang, texts=texts, live=live, autoplay=autoplay))
+    if live:  # the table would be sent again with every step; it comes with the finished Run
+        return
+    box = st.expander(translate(lang, "player.twin_title"), key=f"{key}_twin", on_change="rerun")
+    if not box.open:
+        return
+    with box:
+        st.markdown(timeline_summary(runs, lang))
+        for label, run in runs:
+            st.caption(translate(lang, "player.table_caption", label=label))
+            st.dataframe(timeline_table(run, lang), hide_index=True, key=f"{key}_{run.run_id}_{lang}_table")

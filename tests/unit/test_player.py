@@ -178,7 +178,9 @@ def test_catalogues_match_and_hold_every_string_the_script_asks_for():
     asked = set(re.findall(r'\.say\("(\w+)"', script)) | set(re.findall(r"\btext\.(\w+)\b", script))
     asked -= {"length", "slice"}
     assert asked and asked <= set(en), asked - set(en)
-    for reason in REASONS:
+    plural = set(re.findall(r'counted\("(\w+)"', script)) | set(re.findall(r'add\("\w+", "(\w+)"', script))
+    assert plural and {f"{key}_{number}" for key in plural for number in ("one", "other")} <= set(en)
+    for reason in (*REASONS, "not_its_turn"):
         assert f"why_{reason}" in en and f"short_{reason}" in en
     for phase in PHASES:
         assert f"legend_{phase}" in en

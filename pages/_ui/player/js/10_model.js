@@ -63,7 +63,8 @@ function countPhases(run) {
   return counts;
 }
 
-// Steps in which an admitted request neither ran nor was refused: the step's tokens went to others. Same shape as waits.
+// Steps in which an admitted request neither ran nor was refused: the step's tokens went to others.
+// Same shape as waits.
 function passedOver(run) {
   const busy = run.ids.map(() => []);
   for (const s of [...run.spans, ...run.waits]) busy[s.request].push(s);
@@ -120,12 +121,12 @@ function stepAt(run, t) {
   return low - 1;
 }
 
-// What holds at time t: {state: before | step | idle | done, k}.
+// What holds at time t: {state: before | step | idle | done, k}. A Run still being made (`open`) is never done.
 function moment(run, t) {
   const k = stepAt(run, t);
   if (k < 0) return run.numSteps && run.begin[0] - t <= IDLE_GAP_MS ? { state: "step", k: 0 } : { state: "before", k };
   if (t < run.end[k]) return { state: "step", k };
-  if (k === run.numSteps - 1) return { state: "done", k };
+  if (k === run.numSteps - 1) return { state: run.open ? "step" : "done", k };
   return { state: run.begin[k + 1] - run.end[k] > IDLE_GAP_MS ? "idle" : "step", k };
 }
 
@@ -162,4 +163,18 @@ function niceStep(range, wanted) {
   const unit = 10 ** Math.floor(Math.log10(raw));
   const factor = [1, 2, 5, 10].find((f) => f * unit >= raw * 0.999);
   return factor * unit;
+}
+
+// The most requests in a step, and the most blocks in use and cached.
+const busiest = (run) => {
+  let most = 0;
+  for (let k = 0; k < run.numSteps; k += 1) most = Math.max(most, PHASES.reduce((sum, p) => sum + run.counts[p][k], 0));
+  return most;
+};
+const fullest = (run) => run.inUse.reduce((most, v, k) => Math.max(most, v + run.cached[k]), 0);
+
+// Top of a strip: the ceiling when it is near what was used, else a little more than what was used.
+function stripTop(used, ceiling) {
+  if (ceiling && ceiling <= used * 1.5) return Math.max(ceiling, used);
+  return Math.max(1, used <= 10 ? used : Math.ceil(used * 1.05));
 }

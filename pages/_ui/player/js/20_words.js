@@ -24,7 +24,8 @@ class Words {
   }
 
   // Three significant digits; whole numbers are written out, as everywhere in the lab.
-  short(value) {
+  short(exact) {
+    const value = Math.round(exact * 1000) / 1000; // ms to the microsecond, so that differences show no float tail
     if (Number.isInteger(value)) return this.whole(value);
     const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))));
     return value.toLocaleString(this.lang, { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -34,6 +35,11 @@ class Words {
   clock(value, total) {
     const digits = total < 20 ? 2 : total < 200 ? 1 : 0;
     return value.toLocaleString(this.lang, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  }
+
+  // A number as it is, for values that are round by choice (a speed).
+  plain(value) {
+    return value.toLocaleString(this.lang, { maximumFractionDigits: 6 });
   }
 
   // A number on the axis: as many decimals as the distance of the marks needs.
@@ -61,7 +67,7 @@ function describe(run, t, words) {
   const heading = words.say("step_heading", { step: run.number[k], last: run.number[run.numSteps - 1] });
   const time = words.say("step_time", {
     begin: words.clock(run.begin[k], run.total), end: words.clock(run.end[k], run.total),
-    length: words.short(Math.round((run.end[k] - run.begin[k]) * 1000) / 1000),
+    length: words.short(run.end[k] - run.begin[k]),
   });
   const active = run.spans.filter((s) => s.from <= k && k < s.to);
   const lines = [];
@@ -121,12 +127,14 @@ function describePause(run, t, now, words) {
   const time = words.say("total", { total: words.clock(Math.min(t, run.total), run.total) });
   if (now.state === "before") return { heading: words.say("say_before"), time, lines: [] };
   if (now.state === "done") {
-    const text = words.say("say_done", { in_use: run.inUse[now.k] });
-    return { heading: words.say("ends", { total: words.clock(run.total, run.total) }), time: "", lines: [{ mark: "finished", text }] };
+    const whole = run.finishedAt.every(Number.isFinite);
+    const text = words.say(whole ? "say_done" : "say_cut", { in_use: run.inUse[now.k] });
+    const heading = words.say("ends", { total: words.short(run.total) });
+    return { heading, time: "", lines: [{ mark: whole ? "finished" : "blocks", text }] };
   }
   const next = Math.min(...run.arrival.filter((a) => a > t));
   const text = Number.isFinite(next)
-    ? words.say("say_idle_next", { ms: words.clock(next, run.total) })
+    ? words.say("say_idle_next", { ms: words.short(next) })
     : words.say("say_idle");
   return { heading: text, time, lines: [{ mark: "blocks", text: describeBlocks(run, now.k, words) }] };
 }

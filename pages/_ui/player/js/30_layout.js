@@ -1,6 +1,6 @@
 // The timeline player, part 3: where things stand, and the inks they are drawn with.
 
-const MIN_TICK_PX = 2.5; // ticks closer than this would be one grey mass; they are left to the zoom, and the page says so
+const MIN_TICK_PX = 2.5; // ticks closer than this would be one grey mass: they are left to the zoom, and a note says so
 const MAX_LAYER_PIXELS = 12e6; // device pixels of one drawing; beyond it the resolution is lowered, not the content
 
 // All lengths in CSS pixels. The rows shrink with their number; text that no longer fits is left out, bars never are.

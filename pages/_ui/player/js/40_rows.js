@@ -29,7 +29,7 @@ const visible = (paint, t0, t1) => t1 >= paint.t0 && t0 <= paint.t1;
 function barOf(paint, request, t0, t1) {
   const { box } = paint;
   const left = Math.max(paint.x(t0), box.gutter - 4);
-  const right = Math.min(paint.x(t1), box.gutter + box.plot + 20);
+  const right = Math.min(paint.x(t1), box.gutter + box.plot);
   const top = box.rowsTop + request * box.rowHeight + box.barTop;
   return { left, top, width: Math.max(right - left, 1), height: box.barHeight };
 }
@@ -109,7 +109,7 @@ function drawDecode(paint, span, t0, t1) {
   ctx.strokeStyle = ink.tick;
   ctx.lineWidth = Math.min(1.5, pitch / 3);
   ctx.beginPath();
-  for (let k = Math.max(span.from, stepAt(run, paint.t0)); k < span.to && run.begin[k] <= paint.t1; k += 1) {
+  for (let k = Math.max(span.from, stepAt(run, paint.t0)); k < span.to && run.end[k] <= paint.t1 + 1e-6; k += 1) {
     const x = paint.x(run.end[k]) - ctx.lineWidth / 2;
     ctx.moveTo(x, r.top);
     ctx.lineTo(x, r.top + r.height);
@@ -143,20 +143,21 @@ function drawChunk(paint, span, t0, t1) {
   ctx.strokeStyle = ink.blueEdge;
   ctx.lineWidth = 1;
   if (r.width > 3) ctx.strokeRect(r.left + 0.5, r.top + 0.5, r.width - 1, r.height - 1);
-  if (r.left < box.gutter - 3 || box.rowHeight < 14) return;
+  if (box.rowHeight < 14) return;
   const text = String(span.tokens);
   ctx.font = `600 ${Math.min(box.small, r.height)}px ${ink.font}`;
   const needed = ctx.measureText(text).width;
   ctx.textAlign = "left";
-  if (needed + 6 <= r.width) {
-    const x = r.left + (r.width - needed) / 2;
+  const left = Math.max(r.left, box.gutter);
+  if (needed + 6 <= r.left + r.width - left) {
+    const x = (left + r.left + r.width - needed) / 2;
     if (!solid) {
       ctx.fillStyle = ink.paper;
       ctx.fillRect(x - 3, r.top + 3, needed + 6, r.height - 6);
     }
     ctx.fillStyle = solid ? "#ffffff" : ink.text;
     ctx.fillText(text, x, r.top + r.height / 2 + 0.5);
-  } else {
+  } else if (r.left >= box.gutter - 1) {
     ctx.fillStyle = ink.text;
     labelAbove(paint, span.request, text, r.left + r.width / 2 - needed / 2, r.top);
   }

@@ -89,7 +89,8 @@ function drawBlocks(paint, most) {
   const y = (value) => bottom - (box.stripHeight * value) / most;
   clipToPlot(paint);
   ctx.strokeStyle = ink.text;
-  for (const [k, t0, t1] of stretches(paint, (a, b) => run.inUse[a] === run.inUse[b] && run.cached[a] === run.cached[b])) {
+  const same = (a, b) => run.inUse[a] === run.inUse[b] && run.cached[a] === run.cached[b];
+  for (const [k, t0, t1] of stretches(paint, same)) {
     const [left, right] = [paint.x(t0), paint.x(t1)];
     ctx.fillStyle = ink.text;
     ctx.globalAlpha = 0.3;
@@ -115,7 +116,7 @@ function drawAxis(paint) {
   ctx.fillText("ms", box.gutter - 8, box.axisTop + 7);
   ctx.strokeStyle = ink.text;
   ctx.lineWidth = 1;
-  for (let i = Math.ceil(paint.t0 / step - 1e-6); i * step <= paint.t1 + 1e-6; i += 1) {
+  for (let i = Math.max(0, Math.ceil(paint.t0 / step - 1e-6)); i * step <= paint.t1 + 1e-6; i += 1) {
     const x = paint.x(i * step);
     ctx.globalAlpha = 0.13;
     line(ctx, x, box.rowsTop, x, box.axisTop);

@@ -1,11 +1,9 @@
-// The timeline player, part 7: the clock, the controls and the frame loop. The one module-level state is the map from a
-// mount to its player: Streamlit calls the export again for every change of data or theme, and it must find its place.
+// The timeline player, part 7: the clock, the view and the frame loop of one mounted player.
 
 const SPEEDS = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 const WANTED_SECONDS = 15; // what one run through should take by default
 const REDUCED_STEP_MS = 700; // with reduced motion, "play" turns pages at this pace
 const PANEL_PACE_MS = 160; // sentences change at most this often while playing, or nobody could read them
-const players = new WeakMap();
 
 class Player {
   constructor(host) {
@@ -18,7 +16,7 @@ class Player {
     this.follow = true;
     this.ids = [];
     this.motion = globalThis.matchMedia("(prefers-reduced-motion: reduce)");
-    this.listen();
+    attachControls(this);
   }
 
   // New data, language or theme. Keeps the playhead as long as these are still the same Runs.
@@ -26,6 +24,7 @@ class Player {
     this.words = new Words(data.text, data.lang);
     this.live = data.live;
     this.runs = data.runs.map(buildRun);
+    for (const run of this.runs) run.open = data.live && !run.finishedAt.every(Number.isFinite);
     const ids = data.runs.map((r) => r.run_id);
     const known = this.ids.length > 0 && ids.every((id, i) => i >= this.ids.length || id === this.ids[i]);
     const rebuilt = !known || ids.length !== this.ids.length || this.sections.length !== ids.length;
@@ -86,7 +85,7 @@ class Player {
     const offered = SPEEDS.filter((s) => (s >= 0.1 && s <= 10) || (s >= nearest / 10.1 && s <= nearest * 10.1));
     this.page.speed.replaceChildren(...offered.map((s) => {
       const option = element("option", "", null, { value: s });
-      option.textContent = this.words.say("speed_option", { speed: this.words.short(s) });
+      option.textContent = this.words.say("speed_option", { speed: this.words.plain(s) });
       return option;
     }));
     this.page.speed.value = String(this.speed);
@@ -201,7 +200,8 @@ class Player {
       if (said === section.said) return;
       section.said = said;
       fillPanel(section.panel, describe(run, this.t, this.words));
-      section.panel.style.minHeight = `${Math.max(section.panel.offsetHeight, parseFloat(section.panel.style.minHeight) || 0)}px`;
+      const tallest = Math.max(section.panel.offsetHeight, parseFloat(section.panel.style.minHeight) || 0);
+      section.panel.style.minHeight = `${tallest}px`; // it grows, it never jumps
     });
     if (!this.page.texts.hidden && this.page.texts.open) fillTexts(this.page.textsBody, this.runs, this.t);
   }
@@ -277,7 +277,7 @@ class Player {
     const i = values.indexOf(this.speed) + direction;
     if (i < 0 || i >= values.length) return;
     this.setSpeed(values[i]);
-    this.page.announce.textContent = this.words.say("speed_said", { speed: this.words.short(values[i]) });
+    this.page.announce.textContent = this.words.say("speed_said", { speed: this.words.plain(values[i]) });
   }
 
   zoomBy(factor) {
@@ -285,88 +285,4 @@ class Player {
     this.viewStart = this.t - this.extent / this.zoom / 2;
     this.redraw();
   }
-
-  act(name) {
-    if (name === "play") (this.playing ? this.pause() : this.play());
-    else if (name === "step_back") this.stepBy(-1);
-    else if (name === "step_forward") this.stepBy(1);
-    else if (name === "zoom_in") this.zoomBy(2);
-    else if (name === "zoom_out") this.zoomBy(0.5);
-  }
-
-  listen() {
-    const { root, scrub, speed, runs, texts } = this.page;
-    root.addEventListener("click", (e) => {
-      const button = e.target.closest("button[data-action]");
-      if (button) this.act(button.dataset.action);
-    });
-    root.addEventListener("keydown", (e) => this.onKey(e));
-    scrub.addEventListener("input", () => this.moveTo(Number(scrub.value)));
-    speed.addEventListener("change", () => this.setSpeed(Number(speed.value)));
-    texts.addEventListener("toggle", () => texts.open && fillTexts(this.page.textsBody, this.runs, this.t));
-    const seek = (e) => {
-      const i = this.sections.findIndex((s) => s.canvas === e.target);
-      if (i < 0) return;
-      const box = this.boxes[i];
-      const share = (e.clientX - e.target.getBoundingClientRect().left - box.gutter) / box.plot;
-      this.moveTo(this.viewStart + share * (this.extent / this.zoom));
-    };
-    runs.addEventListener("pointerdown", (e) => {
-      if (e.target.tagName !== "CANVAS" || e.button !== 0) return;
-      e.target.setPointerCapture(e.pointerId);
-      root.focus({ preventScroll: true });
-      seek(e);
-    });
-    runs.addEventListener("pointermove", (e) => {
-      if (e.target.tagName === "CANVAS" && e.target.hasPointerCapture(e.pointerId)) seek(e);
-    });
-  }
-
-  // Only keys pressed while the player has the focus arrive here; a control keeps the keys it needs itself.
-  onKey(e) {
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const tag = e.target.tagName;
-    if (tag === "SELECT" && e.key !== "+" && e.key !== "-") return;
-    if ((tag === "BUTTON" || tag === "SUMMARY") && (e.key === " " || e.key === "Enter")) return;
-    const keys = {
-      " ": () => this.act("play"), ArrowRight: () => this.stepBy(1), ArrowLeft: () => this.stepBy(-1),
-      Home: () => this.moveTo(0), End: () => this.moveTo(this.total),
-      "+": () => this.faster(1), "=": () => this.faster(1), "-": () => this.faster(-1),
-    };
-    const action = keys[e.key];
-    if (!action) return;
-    e.preventDefault();
-    e.stopPropagation();
-    action();
-  }
-}
-
-const busiest = (run) => {
-  let most = 0;
-  for (let k = 0; k < run.numSteps; k += 1) most = Math.max(most, PHASES.reduce((sum, p) => sum + run.counts[p][k], 0));
-  return most;
-};
-const fullest = (run) => run.inUse.reduce((most, v, k) => Math.max(most, v + run.cached[k]), 0);
-
-// Top of a strip: the ceiling when it is near what was used, else a little more than what was used.
-function stripTop(used, ceiling) {
-  if (ceiling && ceiling <= used * 1.5) return Math.max(ceiling, used);
-  return Math.max(1, used <= 10 ? used : Math.ceil(used * 1.05));
-}
-
-export default function timeline(component) {
-  const host = component.parentElement.querySelector(".player");
-  if (!host || !component.data) return undefined;
-  let player = players.get(host);
-  if (!player) {
-    player = new Player(host);
-    players.set(host, player);
-  }
-  player.calls = (player.calls ?? 0) + 1;
-  const call = player.calls;
-  player.update(component.data);
-  // A call that was overtaken by a newer one is cleaned up while the player lives on.
-  return () => {
-    if (player.calls === call) player.rest();
-  };
 }

@@ -1,0 +1,268 @@
+"""The lab's runtime: owns the loaded models and the device, turns a Scenario into a Run, and serves live requests.
+
+It joins what the rest of ``engine`` keeps apart: model, executor, scheduler, records. It decides no order of jobs (the
+server's queue does) and knows no HTTP. Its invariant: a run's clock starts after loading, allocation and warm-up, so a
+Run never contains the cost of getting ready, and two runs never share the device (one thread makes all calls).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from engine.lab.ceilings import Ceilings, calibrate, load_cached
+from engine.lab.device import describe_device
+from engine.lab.records import Header, Run, StepRecord
+from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUEST, Limits, Scenario, ScenarioError
+from engine.model.load import LoadedModel, list_models, load_model
+from engine.runtime.engine import Engine
+from engine.runtime.executor import TorchExecutor
+from engine.runtime.prompts import prompt_token_ids
+from engine.runtime.serving import ServingEngine
+from engine.runtime.text import TextStream
+from engine.scheduling.policies import POLICIES
+from engine.scheduling.requests import Request
+from engine.settings import Settings
+
+OnProgress = Callable[[str, float | None, str], None]
+OnStep = Callable[[StepRecord, Mapping[str, str]], None]
+
+ENGINE_VERSION = "0.1.0"
+NUM_MODELS_KEPT = 2
+SERVING_LIMITS = Limits(max_requests=16, max_batch_tokens=512, num_blocks=1024)
+SERVING_BLOCK_SIZE = 16
+SLEEP_S = 0.02  # how long a run waits for an arrival before it looks whether it should stop
+
+
+class RunCancelled(Exception):
+    """The run was stopped before its end. Nothing of it is kept."""
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A Scenario that can run: its model is loaded, its prompts are token ids, its requests fit."""
+
+    scenario: Scenario
+    loaded: LoadedModel
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run with what its tokens say. ``pieces``: one text per output token, for display."""
+
+    run: Run
+    texts: dict[str, str]
+    pieces: dict[str, list[str]]
+
+
+@dataclass
+class _Kept:
+    """Loaded models, most recently used last."""
+
+    models: dict[tuple[str, str], LoadedModel] = field(default_factory=dict)
+    executor: TorchExecutor | None = None
+    executor_key: tuple[object, ...] = ()
+
+
+class LabRuntime:
+    """Owns the device. All calls come from one thread."""
+
+    def __init__(self, settings: Settings, on_progress: OnProgress = lambda stage, fraction, message: None) -> None:
+        self._settings = settings
+        self._on_progress = on_progress
+        self._kept = _Kept()
+        self._device = describe_device("cuda" if torch.cuda.is_available() else "cpu")
+        self._ceilings = load_cached(self._device)
+        torch.set_num_threads(self._device.threads)
+
+    # ---- models ------------------------------------------------------------------------------------------------
+
+    def load(self, model: str, dtype: str) -> LoadedModel:
+        """A model, from memory if it was loaded before. Raises: ModelError."""
+        key = (model, dtype)
+        loaded = self._kept.models.pop(key, None)
+        if loaded is None:
+            while len(self._kept.models) >= NUM_MODELS_KEPT:
+                self._kept.models.pop(next(iter(self._kept.models)))
+                self._forget_executor()
+            loaded = load_model(model, dtype, self._on_progress, models_dir=self._settings.models_dir)
+        self._kept.models[key] = loaded
+        return loaded
+
+    # ---- runs --------------------------------------------------------------------------------------------------
+
+    def prepare(self, scenario: Scenario) -> PreparedRun:
+        """Load, tokenize and check everything a run needs. Raises: ScenarioError, ModelError (one sentence each)."""
+        _require_available(scenario)
+        loaded = self.load(scenario.model, scenario.dtype)
+        names = scenario.request_ids()
+        requests = []
+        for index, (name, spec) in enumerate(zip(names, scenario.requests, strict=True)):
+            ids = prompt_token_ids(spec, name, loaded.tokenizer, loaded.info.vocab_size)
+            if len(ids) + spec.max_tokens > loaded.max_positions:
+                raise ScenarioError(
+                    f"request {name} has {len(ids)} prompt tokens and max_tokens {spec.max_tokens}; {loaded.info.name} "
+                    f"has {loaded.max_positions} positions in all, so shorten the prompt or the output",
+                    "max_tokens",
+                )
+            requests.append(
+                Request(
+                    request_id=name,
+                    prompt_token_ids=ids,
+                    max_tokens=spec.max_tokens,
+                    arrival_s=spec.arrival_s,
+                    ignore_eos=spec.ignore_eos,
+                    temperature=spec.temperature,
+                    top_p=spec.top_p,
+                    top_k=spec.top_k,
+                    seed=spec.seed if spec.seed is not None else (scenario.seed + index) % 2**63,
+                )
+            )
+        return PreparedRun(scenario, loaded, tuple(requests))
+
+    def run(
+        self,
+        prepared: PreparedRun,
+        run_id: str,
+        on_step: OnStep = lambda record, deltas: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> RunResult:
+        """Execute a scenario. ``on_step`` gets each record and the new text by request id, between two steps.
+
+        Raises: ScenarioError for a request that can never be served, RunCancelled when ``should_stop`` says so.
+        """
+        scenario, loaded = prepared.scenario, prepared.loaded
+        executor = self._executor(loaded, scenario.limits, scenario.block_size)
+        engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size)
+        streams = {}
+        for request, spec in zip(prepared.requests, scenario.requests, strict=True):
+            stream = TextStream(loaded.tokenizer, spec.stop)
+            streams[request.request_id] = stream
+            engine.add(request, stream, loaded.eos_token_ids)
+        executor.warm_up()
+        created_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        engine.start_clock()
+        steps = self._drive(engine, on_step, should_stop)
+        run = Run(header=self._header(prepared, run_id, created_utc), steps=steps, requests=engine.request_records())
+        pieces = {
+            request.request_id: [loaded.tokenizer.piece(token_id) for token_id in request.output_token_ids]
+            for request in prepared.requests
+        }
+        return RunResult(run, {name: stream.text for name, stream in streams.items()}, pieces)
+
+    @staticmethod
+    def _drive(engine: Engine, on_step: OnStep, should_stop: Callable[[], bool]) -> list[StepRecord]:
+        """Step until nothing is left, waiting for arrivals in real time. Raises: RunCancelled."""
+        steps: list[StepRecord] = []
+        while engine.has_work:
+            if should_stop():
+                raise RunCancelled("the run was stopped")
+            record = engine.step()
+            if record is not None:
+                steps.append(record)
+                on_step(record, engine.text_deltas)
+                continue
+            arrival_s = engine.next_arrival_s
+            assert arrival_s is not None, "work is left, nothing can run and nothing will arrive"
+            time.sleep(max(0.0, min(arrival_s - engine.now_s(), SLEEP_S)))
+        return steps
+
+    def _executor(self, loaded: LoadedModel, limits: Limits, block_size: int) -> TorchExecutor:
+        """An executor with a KV cache of the right size; the last one is kept, for allocation is slow."""
+        key = (id(loaded), limits.num_blocks, block_size)
+        if self._kept.executor is None or self._kept.executor_key != key:
+            self._forget_executor()
+            self._kept.executor = TorchExecutor(loaded, limits, block_size)
+            self._kept.executor_key = key
+        return self._kept.executor
+
+    def _forget_executor(self) -> None:
+        self._kept.executor, self._kept.executor_key = None, ()
+
+    def _header(self, prepared: PreparedRun, run_id: str, created_utc: str) -> Header:
+        scenario = prepared.scenario
+        return Header(
+            run_id=run_id,
+            created_utc=created_utc,
+            scenario=scenario.model_dump(mode="json"),
+            device=self._ceilings.fill(self._device, scenario.dtype) if self._ceilings else self._device,
+            model=prepared.loaded.info,
+            dtype=scenario.dtype,
+            kv_dtype=scenario.kv_dtype or scenario.dtype,
+            block_size=scenario.block_size,
+            num_blocks=scenario.limits.num_blocks,
+            versions=versions(),
+        )
+
+    # ---- live serving ------------------------------------------------------------------------------------------
+
+    def serving(self) -> ServingEngine:
+        """An engine for live requests with continuous batching over the default model. Raises: ModelError."""
+        loaded = self.load(self._settings.default_model, "float32")
+        executor = self._executor(loaded, SERVING_LIMITS, SERVING_BLOCK_SIZE)
+        return ServingEngine(loaded, Engine(executor, "chunked", SERVING_LIMITS, SERVING_BLOCK_SIZE))
+
+    # ---- the device --------------------------------------------------------------------------------------------
+
+    def calibrate(self) -> Ceilings:
+        """This device's ceilings, from the cache or measured now (under a minute). Effect: fills the cache."""
+        if self._ceilings is None:
+            self._ceilings = calibrate(
+                self._device, progress=lambda fraction, message: self._on_progress("calibrate", fraction, message)
+            )
+        return self._ceilings
+
+    def describe(self) -> dict[str, Any]:
+        """What a page shows of this device: the device, its ceilings, models and limits. Pure."""
+        default = next(
+            (m.info for (name, _), m in reversed(self._kept.models.items()) if name == self._settings.default_model),
+            None,
+        )
+        return {
+            "device": (self._ceilings.fill(self._device, "float32") if self._ceilings else self._device).model_dump(),
+            "default_model": default.model_dump() if default else None,
+            "ceilings": self._ceilings.model_dump(mode="json") if self._ceilings else None,
+            "models": list_models(self._settings.models_dir),
+            "policies": list(POLICIES),
+            "limits": {
+                "max_requests_per_scenario": MAX_REQUESTS_PER_SCENARIO,
+                "max_tokens_per_request": MAX_TOKENS_PER_REQUEST,
+                "max_positions": self._kept_positions(),
+            },
+            "versions": versions(),
+        }
+
+    def _kept_positions(self) -> int | None:
+        return next((m.max_positions for m in reversed(self._kept.models.values())), None)
+
+
+def _require_available(scenario: Scenario) -> None:
+    """Raises: ScenarioError for what a scenario may say and this engine does not do."""
+    if scenario.policy not in POLICIES:
+        raise ScenarioError(f"policy is {scenario.policy!r}; this engine has: {', '.join(sorted(POLICIES))}", "policy")
+    for name, value in (("weights", scenario.weights), ("kv_dtype", scenario.kv_dtype)):
+        if value is not None:
+            raise ScenarioError(f"{name} is {value!r}; this engine has only null here, leave it out", name)
+    if scenario.limits.prefix_cache != "none":
+        raise ScenarioError(
+            f"limits.prefix_cache is {scenario.limits.prefix_cache!r}; this engine has only none", "limits.prefix_cache"
+        )
+
+
+def versions(packages: Sequence[str] = ("torch", "triton", "tokenizers")) -> dict[str, str]:
+    """Versions of what a Run depends on. Pure."""
+    found = {"python": platform.python_version(), "engine": ENGINE_VERSION}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found

@@ -1,0 +1,107 @@
+"""The runtime turns a scenario into a Run that the checker accepts, with a tiny random model."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.lab.check import check_run
+from engine.lab.scenario import Scenario, ScenarioError
+from engine.runtime.lab import LabRuntime, RunCancelled, RunResult
+from engine.settings import Settings
+
+RUN_ID = "run-0123456789ab"
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> LabRuntime:
+    home: Path = tmp_path_factory.mktemp("home")
+    return LabRuntime(Settings(home, f"sqlite:///{home}/lab.sqlite3", 8600, "tiny-random"))
+
+
+def scenario(**fields: object) -> Scenario:
+    requests = [
+        {"prompt": "What is a KV cache?", "max_tokens": 12, "ignore_eos": True},
+        {"prompt_token_ids": [1, 2, 3], "max_tokens": 3, "ignore_eos": True},
+        {"prompt": "late", "max_tokens": 5, "ignore_eos": True, "arrival_s": 0.05, "temperature": 0.8},
+    ]
+    data = {"model": "tiny-random", "limits": {"max_requests": 2, "num_blocks": 64}, "requests": requests}
+    return Scenario.parse(data | fields)
+
+
+def run(runtime: LabRuntime, wanted: Scenario) -> RunResult:
+    return runtime.run(runtime.prepare(wanted), RUN_ID)
+
+
+@pytest.mark.parametrize("policy", ["static", "chunked"])
+def test_a_run_passes_the_check_and_tells_every_request(runtime: LabRuntime, policy: str) -> None:
+    result = run(runtime, scenario(policy=policy))
+    check_run(result.run)
+    assert [r.num_output_tokens for r in result.run.requests] == [12, 3, 5]
+    assert result.run.header.scenario["policy"] == policy
+    assert {name: len(pieces) for name, pieces in result.pieces.items()} == {"r0": 12, "r1": 3, "r2": 5}
+
+
+def test_the_same_scenario_gives_the_same_tokens_again_and_under_either_policy(runtime: LabRuntime) -> None:
+    runs = [run(runtime, scenario(policy=policy)).run for policy in ("static", "chunked", "chunked")]
+    outputs = [[r.output_token_ids for r in one.requests] for one in runs]
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_text_arrives_with_the_steps_and_adds_up(runtime: LabRuntime) -> None:
+    seen: dict[str, str] = {}
+
+    def on_step(record: object, deltas: dict[str, str]) -> None:
+        for name, delta in deltas.items():
+            seen[name] = seen.get(name, "") + delta
+
+    result = runtime.run(runtime.prepare(scenario()), RUN_ID, on_step)
+    assert seen == {name: text for name, text in result.texts.items() if text}
+
+
+def test_a_run_that_is_stopped_keeps_nothing_and_the_next_one_works(runtime: LabRuntime) -> None:
+    with pytest.raises(RunCancelled):
+        runtime.run(runtime.prepare(scenario()), RUN_ID, should_stop=lambda: True)
+    check_run(run(runtime, scenario()).run)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"requests": [{"prompt": "a", "max_tokens": 8_000}]}, "positions"),
+        ({"limits": {"num_blocks": 1}, "requests": [{"prompt": "a", "max_tokens": 40}]}, "num_blocks"),
+        ({"requests": [{"prompt_token_ids": [10_000_000]}]}, "allowed: 0 to"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_numbers(runtime: LabRuntime, fields: dict, sentence: str) -> None:
+    with pytest.raises(ScenarioError, match=sentence):
+        run(runtime, scenario(**fields))
+
+
+def test_live_serving_gives_text_and_a_reason_and_its_blocks_back(runtime: LabRuntime) -> None:
+    class Spec:
+        prompt = (1, 2, 3)
+        max_tokens = 4
+        temperature = 0.0
+        top_p = 1.0
+        top_k = -1
+        seed = None
+        stop = ()
+
+    serving = runtime.serving()
+    first, second = serving.add(Spec()), serving.add(Spec())
+    serving.step()
+    assert serving.free_blocks < serving.total_blocks
+    assert serving.abort(second)
+    reasons = {}
+    while serving.has_work:
+        for event in serving.step():
+            reasons[event.request_id] = event.finish_reason
+    assert reasons == {first: "length"} or reasons[first] in ("length", "stop")
+    assert serving.free_blocks == serving.total_blocks
+
+
+def test_the_device_report_names_device_models_and_limits(runtime: LabRuntime) -> None:
+    report = runtime.describe()
+    assert report["device"]["threads"] >= 1
+    assert report["default_model"]["name"] == "tiny-random"
+    assert report["limits"]["max_requests_per_scenario"] > 0

@@ -1,0 +1,299 @@
+// One forward pass of a Llama-family decoder over the rows of a step, start to end, on a pool of threads.
+//
+// Every thread runs the same function; work is shared out by blocks of outputs, and the threads meet five times per layer:
+//   norm, Q K V, rotate, store to the cache | attention | output projection, add | norm, gate and up, SiLU | down, add
+// What is cheap is done by every thread for itself (the norm of a few rows) instead of waiting once more.
+//
+// Numbers: sums and the residual stream are float32; what enters a product (normed rows, queries, probabilities,
+// attention output, activations) is rounded once to the activation type T. With T = float nothing is rounded.
+// Shapes: M rows in the step, C hidden size, Hq query heads, Hk KV heads, D head_dim, F intermediate size, V vocabulary.
+#pragma once
+
+#include "attention.h"
+#include "linear.h"
+#include "pool.h"
+
+namespace tbt {
+
+struct Layer {
+  const float* attention_norm;  // [C]
+  const float* q_norm;          // [D] or null
+  const float* k_norm;          // [D] or null
+  const float* mlp_norm;        // [C]
+  Weight qkv;      // [(Hq + 2 Hk) * padded D, C]: each head padded to whole blocks
+  Weight o;        // [C, Hq * D]
+  Weight gate_up;  // [2 F, C]: 16 gates, 16 ups, 16 gates ...
+  Weight down;     // [C, F]
+  int32_t rotates;  // 0: a layer without RoPE
+};
+
+struct Model {
+  int32_t hidden_size, num_layers, query_heads, kv_heads, head_dim, intermediate_size, vocab_size;
+  float norm_eps;
+  float rope_scale;
+  const float* inverse_frequencies;  // [D / 2]
+  const void* embedding;             // [V, C] in the activation type
+  const float* final_norm;           // [C]
+  Weight head;                       // [V, C]
+  const Layer* layers;
+};
+
+// The paged cache of the run: element [slot][head][d] of a layer at base + slot * slot_stride + head * head_stride + d.
+struct CacheView {
+  void* const* keys;    // [layers]
+  void* const* values;  // [layers]
+  int64_t slot_stride, head_stride;
+  int32_t block_size;
+};
+
+struct Batch {
+  int32_t num_rows;
+  const int32_t* token_ids;  // [M]
+  const int32_t* positions;  // [M]
+  const int64_t* slots;      // [M] where to store key and value; -1: nowhere
+  int32_t num_chunks;
+  const Chunk* chunks;
+  const int32_t* block_ids;
+  int32_t num_logit_rows;
+  const int32_t* logit_rows;  // [R]
+  float* logits;              // [R, V]
+  CacheView cache;
+};
+
+constexpr int kRowsNormedByAll = 32;  // up to here each thread norms all rows for itself
+
+template <class T>
+class Decoder {
+ public:
+  Decoder(const Model& model, Pool* pool)
+      : model_(model), layers_(model.layers, model.layers + model.num_layers), pool_(pool) {
+    shape_ = {model.query_heads, model.kv_heads, model.head_dim, 1.0f / std::sqrt(static_cast<float>(model.head_dim))};
+    threads_.resize(pool->num_threads());
+    for (auto& t : threads_) t.attention.fit(shape_);
+  }
+
+  void forward(const Batch& batch) {
+    if (batch.num_rows == 0) return;
+    batch_ = &batch;
+    fit(batch);
+    plan_.make(batch.chunks, batch.num_chunks, shape_, pool_->num_threads());
+    parts_.fit(plan_.num_parts, shape_);
+    pool_->run([](void* self, int thread) { static_cast<Decoder*>(self)->walk(thread); }, this);
+  }
+
+ private:
+  struct Thread {
+    Scratch linear;
+    AttentionScratch<T> attention;
+    Buffer<T> normed;
+    Buffer<float> group_sums;
+  };
+
+  void fit(const Batch& batch) {
+    const size_t rows = batch.num_rows;
+    const size_t heads = static_cast<size_t>(model_.query_heads) * model_.head_dim;
+    residual_.fit(rows * model_.hidden_size);
+    queries_.fit(rows * heads);
+    attended_.fit(rows * heads);
+    activations_.fit(rows * model_.intermediate_size);
+    angles_.fit(rows * model_.head_dim);
+    normed_.fit(std::max<size_t>(rows, batch.num_logit_rows) * model_.hidden_size);
+  }
+
+  void walk(int thread) {
+    start(thread);
+    for (int i = 0; i < model_.num_layers; ++i) {
+      const Layer& layer = layers_[i];
+      const CacheView& c = batch_->cache;
+      const Cache<T> cache{static_cast<T*>(c.keys[i]), static_cast<T*>(c.values[i]), c.slot_stride, c.head_stride,
+                           c.block_size};
+      queries_keys_values(layer, cache, thread);
+      attend(cache, thread);
+      add_product(layer.o, attended_.data(), thread);
+      gate_and_up(layer, thread);
+      add_product(layer.down, activations_.data(), thread);
+    }
+    logits(thread);
+  }
+
+  // Token ids to rows of the residual stream; angles of the step's positions.
+  void start(int thread) {
+    const int hidden = model_.hidden_size, half = model_.head_dim / 2;
+    pool_->for_each(thread, batch_->num_rows, [&](int m) {
+      const T* from = static_cast<const T*>(model_.embedding) + static_cast<size_t>(batch_->token_ids[m]) * hidden;
+      float* to = residual_.data() + static_cast<size_t>(m) * hidden;
+      for (int c = 0; c < hidden; c += kLanes) store(to + c, load_wide(from + c));
+      float* cosine = angles_.data() + static_cast<size_t>(m) * model_.head_dim;
+      for (int i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(batch_->positions[m]) * model_.inverse_frequencies[i];
+        cosine[i] = std::cos(angle) * model_.rope_scale;
+        cosine[half + i] = std::sin(angle) * model_.rope_scale;
+      }
+    });
+  }
+
+  // RMSNorm of `rows` rows of the residual stream; row_of(i) names them. Returns them where this thread may read them.
+  template <class RowOf>
+  const T* norm(const float* weight, int rows, int thread, RowOf&& row_of) {
+    const bool alone = rows <= kRowsNormedByAll;
+    T* to = alone ? threads_[thread].normed.fit(static_cast<size_t>(rows) * model_.hidden_size)
+                  : normed_.data();
+    auto one = [&](int i) { norm_row(residual_row(row_of(i)), weight, to + static_cast<size_t>(i) * model_.hidden_size); };
+    if (alone) {
+      for (int i = 0; i < rows; ++i) one(i);
+    } else {
+      pool_->for_each(thread, rows, one);
+    }
+    return to;
+  }
+
+  const float* residual_row(int row) const { return residual_.data() + static_cast<size_t>(row) * model_.hidden_size; }
+
+  void norm_row(const float* x, const float* weight, T* to) const {
+    const int hidden = model_.hidden_size;
+    f32x16 squares{};
+    for (int c = 0; c < hidden; c += kLanes) {
+      const f32x16 v = load<f32x16>(x + c);
+      squares += v * v;
+    }
+    const float factor = 1.0f / std::sqrt(sum(squares) / hidden + model_.norm_eps);
+    for (int c = 0; c < hidden; c += kLanes) {
+      store_narrow(to + c, load<f32x16>(x + c) * factor * load<f32x16>(weight + c));
+    }
+  }
+
+  // Sums of x over each group, which int4 needs beside the products (linear.h). Null where it does not.
+  const float* sum_groups(const Weight& w, const T* x, int rows, int thread) {
+    if (static_cast<Kind>(w.kind) != Kind::kInt4 || rows > kInt4DirectRows) return nullptr;
+    const int groups = w.inputs / w.group;
+    float* sums = threads_[thread].group_sums.fit(static_cast<size_t>(rows) * groups);
+    for (int i = 0; i < rows * groups; ++i) {
+      f32x16 total{};
+      for (int k = 0; k < w.group; k += kLanes) total += load_wide(x + static_cast<size_t>(i) * w.group + k);
+      sums[i] = sum(total);
+    }
+    return sums;
+  }
+
+  // A unit is one head: after its product it is normed and rotated while in the L1 cache, and goes where it belongs.
+  void queries_keys_values(const Layer& layer, const Cache<T>& cache, int thread) {
+    const int rows = batch_->num_rows, blocks = shape_.padded_dim() / kBlock;
+    const T* x = norm(layer.attention_norm, rows, thread, [](int m) { return m; });
+    const float* sums = sum_groups(layer.qkv, x, rows, thread);
+    pool_->for_each(thread, shape_.query_heads + 2 * shape_.kv_heads, [&](int head) {
+      linear(layer.qkv, head * blocks, blocks, x, model_.hidden_size, rows, sums, threads_[thread].linear,
+             [&](int m, int count, float* out, int stride) {
+               for (int i = 0; i < count; ++i) finish_head(layer, cache, head, m + i, out + i * stride);
+             });
+    });
+  }
+
+  void finish_head(const Layer& layer, const Cache<T>& cache, int head, int row, float* values) {
+    const int dim = shape_.head_dim, key_head = head - shape_.query_heads, value_head = key_head - shape_.kv_heads;
+    if (value_head < 0) {
+      const float* weight = key_head < 0 ? layer.q_norm : layer.k_norm;
+      if (weight) norm_head(values, weight);
+      if (layer.rotates) rotate(values, angles_.data() + static_cast<size_t>(row) * dim);
+    }
+    T* to = nullptr;
+    if (key_head < 0) {
+      to = queries_.data() + (static_cast<size_t>(row) * shape_.query_heads + head) * dim;
+    } else {
+      const int64_t slot = batch_->slots[row];
+      if (slot < 0) return;  // padding is computed and kept nowhere
+      const int kv_head = value_head < 0 ? key_head : value_head;
+      to = (value_head < 0 ? cache.keys : cache.values) + slot * cache.slot_stride + kv_head * cache.head_stride;
+    }
+    for (int d = 0; d < dim; d += kLanes) store_narrow(to + d, load<f32x16>(values + d));
+  }
+
+  void norm_head(float* values, const float* weight) const {
+    float squares = 0;
+    for (int d = 0; d < shape_.head_dim; ++d) squares += values[d] * values[d];
+    const float factor = 1.0f / std::sqrt(squares / shape_.head_dim + model_.norm_eps);
+    for (int d = 0; d < shape_.head_dim; ++d) values[d] *= factor * weight[d];
+  }
+
+  // Dimension i turns together with dimension i + D / 2.
+  void rotate(float* __restrict__ values, const float* __restrict__ angles) const {
+    const int half = shape_.head_dim / 2;
+    for (int i = 0; i < half; ++i) {
+      const float a = values[i], b = values[half + i], cosine = angles[i], sine = angles[half + i];
+      values[i] = a * cosine - b * sine;
+      values[half + i] = b * cosine + a * sine;
+    }
+  }
+
+  void attend(const Cache<T>& cache, int thread) {
+    const Attention<T> attention{shape_,          cache,            batch_->chunks, batch_->block_ids,
+                                 queries_.data(), attended_.data(), &parts_};
+    pool_->for_each(thread, static_cast<int>(plan_.items.size()),
+                    [&](int i) { attention.run(plan_.items[i], threads_[thread].attention); });
+  }
+
+  // residual += x W^T
+  void add_product(const Weight& w, const T* x, int thread) {
+    const int rows = batch_->num_rows, hidden = model_.hidden_size;
+    const float* sums = sum_groups(w, x, rows, thread);
+    pool_->for_each(thread, w.blocks(), [&](int block) {
+      const int width = std::min(kBlock, hidden - block * kBlock);
+      linear(w, block, 1, x, w.inputs, rows, sums, threads_[thread].linear,
+             [&](int m, int count, const float* out, int stride) {
+               for (int i = 0; i < count; ++i) {
+                 float* to = residual_.data() + static_cast<size_t>(m + i) * hidden + block * kBlock;
+                 for (int n = 0; n < width; n += kLanes) {
+                   store(to + n, load<f32x16>(to + n) + load<f32x16>(out + i * stride + n));
+                 }
+               }
+             });
+    });
+  }
+
+  // A block holds 16 gates and the 16 ups that belong to them, so their product never leaves the thread.
+  void gate_and_up(const Layer& layer, int thread) {
+    const int rows = batch_->num_rows;
+    const T* x = norm(layer.mlp_norm, rows, thread, [](int m) { return m; });
+    const float* sums = sum_groups(layer.gate_up, x, rows, thread);
+    pool_->for_each(thread, layer.gate_up.blocks(), [&](int block) {
+      linear(layer.gate_up, block, 1, x, model_.hidden_size, rows, sums, threads_[thread].linear,
+             [&](int m, int count, const float* out, int stride) {
+               for (int i = 0; i < count; ++i) {
+                 const f32x16 gate = load<f32x16>(out + i * stride), up = load<f32x16>(out + i * stride + kLanes);
+                 store_narrow(activations_.data() + static_cast<size_t>(m + i) * model_.intermediate_size + block * kLanes,
+                              silu(gate) * up);
+               }
+             });
+    });
+  }
+
+  // Only the rows that will be sampled: at one row the head is a fifth of all bytes.
+  void logits(int thread) {
+    const int rows = batch_->num_logit_rows;
+    if (rows == 0) return;
+    const T* x = norm(model_.final_norm, rows, thread, [this](int i) { return batch_->logit_rows[i]; });
+    const float* sums = sum_groups(model_.head, x, rows, thread);
+    pool_->for_each(thread, model_.head.blocks(), [&](int block) {
+      const int width = std::min(kBlock, model_.vocab_size - block * kBlock);
+      linear(model_.head, block, 1, x, model_.hidden_size, rows, sums, threads_[thread].linear,
+             [&](int m, int count, const float* out, int stride) {
+               for (int i = 0; i < count; ++i) {
+                 std::memcpy(batch_->logits + static_cast<size_t>(m + i) * model_.vocab_size + block * kBlock,
+                             out + i * stride, sizeof(float) * width);
+               }
+             });
+    });
+  }
+
+  Model model_;
+  std::vector<Layer> layers_;
+  Pool* pool_;
+  HeadShape shape_;
+  const Batch* batch_ = nullptr;
+  AttentionPlan plan_;
+  Parts parts_;
+  std::vector<Thread> threads_;
+  Buffer<float> residual_, angles_;
+  Buffer<T> normed_, queries_, attended_, activations_;
+};
+
+}  // namespace tbt

@@ -39,13 +39,13 @@ def _flatten(prefix: str, node: dict, into: dict[str, str]) -> None:
             into[name] = str(value)
 
 
-def translate(lang: str, key: str, **values: object) -> str:
+def translate(lang: str, key: str, /, **values: object) -> str:
     """The string of ``key`` in ``lang`` with its ``{placeholders}`` filled. Raises: KeyError for an unknown key."""
     text = catalogue(lang)[key]
     return text.format(**values) if values else text
 
 
-def t(key: str, **values: object) -> str:
+def t(key: str, /, **values: object) -> str:
     """The string of ``key`` in the language of this session."""
     return translate(language(), key, **values)
 

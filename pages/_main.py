@@ -1,0 +1,43 @@
+"""The frame of the lab: page settings, language, who the learner is, navigation, the engine's state.
+
+It runs before every page and on every rerun, so it must never wait for the engine. Lessons come from the catalogue: a
+lesson whose page file exists is in the navigation, under a stable address that is never translated.
+"""
+
+from pathlib import Path
+
+import streamlit as st
+
+from lessons.catalog import load_lessons
+from pages._ui import layout, run_panel, session
+from pages._ui.i18n import t
+
+st.set_page_config(page_title="Token by Token · 逐词", page_icon=":material/grain:", layout="wide")
+lang = session.choose_language()
+layout.set_html_language(lang)
+
+lessons = [lesson for lesson in load_lessons() if (Path(__file__).parent / f"p_{lesson.id}.py").exists()]
+home = st.Page("p_home.py", title=t("common.nav_home"), icon=":material/home:", default=True)
+lesson_pages = {
+    lesson.id: st.Page(
+        f"p_{lesson.id}.py",
+        title=lesson.title[lang],
+        url_path=lesson.id.replace("_", "-"),
+        icon=f":material/counter_{index}:" if index < 10 else None,
+        help=lesson.goal[lang],
+    )
+    for index, lesson in enumerate(lessons, start=1)
+}
+page = st.navigation({t("common.nav_start"): [home], t("common.nav_core"): list(lesson_pages.values())})
+
+with st.sidebar:
+    st.markdown(f"### {t('common.product')}")
+    layout.engine_card()
+    shown = next((lesson_id for lesson_id, p in lesson_pages.items() if p.url_path == page.url_path), None)
+    run_panel.background(shown, {lesson.id: lesson.title[lang] for lesson in lessons})
+
+with st.container(horizontal=True, horizontal_alignment="right", key="top_bar"):
+    session.language_switch()
+layout.store_notice(lang)
+st.session_state["_lesson_pages"] = lesson_pages
+page.run()

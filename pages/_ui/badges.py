@@ -1,0 +1,46 @@
+"""Where a number comes from: measured, modelled or spec. A figure without one of these badges is a defect.
+
+measured = read from a Run (device, dtype, run id beside it); modelled = a formula, one click away; spec = a catalogue
+entry with its source. This module only draws the badges; it never computes what they stand beside.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine.lab.records import Run
+from pages._ui.i18n import t
+
+_LOOK = {
+    "measured": ("green", ":material/straighten:"),
+    "modelled": ("blue", ":material/function:"),
+    "spec": ("violet", ":material/menu_book:"),
+}
+
+
+def badge(kind: str) -> str:
+    """Markdown of a badge, to stand beside a number. Pure but for the language."""
+    colour, icon = _LOOK[kind]
+    return f":{colour}-badge[{icon} {t(f'common.badge_{kind}')}]"
+
+
+def escape(text: str) -> str:
+    """``text`` with Markdown's special characters disarmed, for names that come from a machine or a person."""
+    return "".join("\\" + c if c in "\\`*_{}[]()<>#+-.!|~$:" else c for c in text.replace("\n", " "))
+
+
+def provenance(*runs: Run, modelled: bool = False) -> None:
+    """The line under a figure: which Runs it was measured from, and that a model stands beside them."""
+    lines = []
+    for run in runs:
+        where = t(
+            "common.measured_where",
+            device=escape(run.header.device.name),
+            dtype=run.header.dtype,
+            run=escape(run.run_id),
+        )
+        lines.append(f"{badge('measured')} {where}")
+    if modelled:
+        lines.append(f"{badge('modelled')} {t('common.modelled_where')}")
+    # Not st.caption: its faded text is too faint to be read on a projector.
+    st.markdown("  \n".join(f":small[{line}]" for line in lines))

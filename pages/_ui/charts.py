@@ -1,0 +1,247 @@
+"""The Plotly figures of the lessons, each with a name for screen readers and its numbers as a table.
+
+Figures are pure functions of plain numbers that were read from a Run elsewhere; nothing is computed here but axes.
+``show`` is the only way a figure reaches a page: it insists on the alternative text, the table and the provenance line.
+Hues and patterns come from ``palette``; text and grid colours come from the theme, so both modes work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+from plotly.subplots import make_subplots
+
+from pages._ui import palette
+from pages._ui.i18n import t
+
+_MARGIN = {"l": 8, "r": 8, "t": 34, "b": 8}
+
+
+def show(
+    figure: go.Figure, *, key: str, title: str, alt: str, table: pd.DataFrame, provenance: Callable[[], None]
+) -> None:
+    """Draw a figure with its title, provenance line, and its table one click away. Effect: Streamlit elements."""
+    st.subheader(title, anchor=False)
+    st.plotly_chart(figure, key=key, alt=alt, config={"displayModeBar": False, "responsive": True, "scrollZoom": False})
+    provenance()
+    with st.expander(t("common.table_behind", title=title), icon=":material/table_rows:"):
+        st.dataframe(table, hide_index=True, key=f"{key}_table", alt=alt)
+
+
+def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
+    ink = palette.ink(st.context.theme.type)
+    figure.update_layout(
+        height=height,
+        margin=_MARGIN,
+        font={"size": 15, "color": ink},
+        bargap=0.12,
+        dragmode=False,
+        legend={
+            "orientation": "h",
+            "yanchor": "bottom",
+            "y": 1.0,
+            "xanchor": "left",
+            "x": 0,
+            "font": {"size": 14, "color": ink},
+        },
+        hoverlabel={"font": {"size": 14}},
+    )
+    shared = {"tickfont": {"size": 14, "color": ink}, "automargin": True, "fixedrange": True}
+    figure.update_xaxes(title={"text": x, "font": {"size": 15, "color": ink}}, **shared)
+    figure.update_yaxes(title={"text": y, "font": {"size": 15, "color": ink}}, **shared)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------- one request
+def token_latencies(
+    ttft_ms: float, gaps_ms: Sequence[float], words: Mapping[str, str], modelled_gap_ms: float | None
+) -> go.Figure:
+    """Above, the request's life in true proportion; below, the wait before each token, the first one included.
+
+    ``gaps_ms[i]`` is the time between token i + 1 and token i + 2. ``words`` are the labels, already in the language.
+    """
+    figure = make_subplots(rows=2, cols=1, row_heights=[0.2, 0.8], vertical_spacing=0.2)
+    _lifeline(figure, ttft_ms, gaps_ms, words)
+    numbers = list(range(1, len(gaps_ms) + 2))
+    figure.add_bar(
+        x=numbers[1:],
+        y=list(gaps_ms),
+        name=words["gap"],
+        marker={"color": palette.DECODE},
+        hovertemplate=words["hover_gap"],
+        showlegend=False,
+        row=2,
+        col=1,
+    )
+    # A first token that waited ten times longer would flatten every other bar: it is cut, and the cut is written on it.
+    cap = 4 * max(sorted(gaps_ms)[-max(1, len(gaps_ms) // 20)], 1e-9) if gaps_ms else ttft_ms
+    cut = ttft_ms > cap
+    figure.add_bar(
+        x=[1],
+        y=[cap if cut else ttft_ms],
+        name=words["ttft"],
+        marker={"color": palette.PREFILL},
+        customdata=[ttft_ms],
+        hovertemplate=words["hover_ttft"],
+        showlegend=False,
+        row=2,
+        col=1,
+    )
+    figure.add_annotation(
+        x=1.6,
+        y=cap if cut else ttft_ms,
+        text=f"{'↑ ' if cut else ''}TTFT {words['ttft_value']}",
+        showarrow=False,
+        xanchor="left",
+        yanchor="middle",
+        font={"size": 15},
+        row=2,
+        col=1,
+    )
+    if modelled_gap_ms is not None and gaps_ms:
+        figure.add_scatter(
+            x=[1.5, numbers[-1] + 0.5],
+            y=[modelled_gap_ms, modelled_gap_ms],
+            mode="lines",
+            name=words["model"],
+            line={"color": palette.MODEL, "width": 3, "dash": "dash"},
+            row=2,
+            col=1,
+        )
+    _layout(figure, height=430, x=words["x_token"], y=words["y_ms"])
+    figure.update_layout(barmode="overlay")
+    figure.update_xaxes(title_text=words["x_time"], row=1, col=1)
+    figure.update_yaxes(title_text="", showticklabels=False, showgrid=False, row=1, col=1)
+    top = max([cap if cut else ttft_ms, modelled_gap_ms or 0.0, *gaps_ms])
+    figure.update_yaxes(range=[0, top * 1.18], row=2, col=1)
+    figure.update_xaxes(range=[0, len(numbers) + 1], row=2, col=1)
+    return figure
+
+
+def _lifeline(figure: go.Figure, ttft_ms: float, gaps_ms: Sequence[float], words: Mapping[str, str]) -> None:
+    figure.add_bar(
+        x=[ttft_ms],
+        y=[""],
+        orientation="h",
+        name=words["ttft"],
+        marker={"color": palette.PREFILL},
+        hovertemplate=words["hover_ttft_line"],
+        row=1,
+        col=1,
+    )
+    figure.add_bar(
+        x=[sum(gaps_ms)],
+        base=[ttft_ms],
+        y=[""],
+        orientation="h",
+        name=words["decode"],
+        marker={"color": palette.DECODE},
+        hovertemplate=words["hover_decode_line"],
+        row=1,
+        col=1,
+    )
+    ticks, at = [], ttft_ms
+    for gap in gaps_ms:
+        ticks.append(at)
+        at += gap
+    figure.add_scatter(
+        x=[*ticks, at],
+        y=[""] * (len(gaps_ms) + 1),
+        mode="markers",
+        marker={"symbol": "line-ns", "size": 14, "line": {"width": 1.5, "color": "black"}},
+        hoverinfo="skip",
+        showlegend=False,
+        row=1,
+        col=1,
+    )
+
+
+def two_rates(prefill_tps: float, decode_tps: float, labels: Mapping[str, str], x: str) -> go.Figure:
+    """Tokens per second of prefill beside decode, as two bars from the same zero."""
+    figure = go.Figure()
+    rows = (("prefill", prefill_tps, palette.PREFILL), ("decode", decode_tps, palette.DECODE))
+    for name, value, colour in reversed(rows):
+        figure.add_bar(
+            y=[labels[name]],
+            x=[value],
+            orientation="h",
+            marker={"color": colour},
+            text=[labels[f"{name}_value"]],
+            textposition="auto",
+            textfont={"size": 16},
+            cliponaxis=False,
+            hovertemplate=f"{labels[name]}: {labels[f'{name}_value']}<extra></extra>",
+            showlegend=False,
+        )
+    _layout(figure, height=210, x=x, y="")
+    figure.update_xaxes(range=[0, max(prefill_tps, decode_tps) * 1.12])
+    return figure
+
+
+def kv_growth(
+    positions: Sequence[int], pool_bytes: Sequence[float], formula_bytes: Sequence[float], words: Mapping[str, str]
+) -> go.Figure:
+    """KV bytes over positions: what the block pool holds (a staircase) and what the formula asks for (a line)."""
+    unit, name = _byte_unit(max([*pool_bytes, *formula_bytes, 1.0]))
+    figure = go.Figure()
+    figure.add_scatter(
+        x=list(positions),
+        y=[b / unit for b in pool_bytes],
+        mode="lines+markers",
+        line={"shape": "hv", "color": palette.DECODE, "width": 3},
+        marker={"size": 5},
+        name=words["pool"],
+        hovertemplate="%{x}: %{y:.3g} " + name + "<extra></extra>",
+    )
+    figure.add_scatter(
+        x=list(positions),
+        y=[b / unit for b in formula_bytes],
+        mode="lines",
+        line={"color": palette.MODEL, "width": 3, "dash": "dash"},
+        name=words["formula"],
+        hovertemplate="%{x}: %{y:.3g} " + name + "<extra></extra>",
+    )
+    _layout(figure, height=340, x=words["x"], y=f"{words['y']} ({name})")
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def _byte_unit(largest: float) -> tuple[float, str]:
+    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= size:
+            return size, name
+    return 1.0, "B"
+
+
+# ------------------------------------------------------------------------------------------------- two policies
+def per_request(
+    request_ids: Sequence[str],
+    static: Sequence[float | None],
+    chunked: Sequence[float | None],
+    words: Mapping[str, str],
+) -> go.Figure:
+    """One quantity per request under both policies, as paired bars. Pattern and colour both tell them apart."""
+    figure = go.Figure()
+    pairs = (
+        ("static", static, palette.STATIC, palette.HATCH),
+        ("chunked", chunked, palette.CONTINUOUS, ""),
+    )
+    for name, values, colour, shape in pairs:
+        figure.add_bar(
+            x=list(request_ids),
+            y=list(values),
+            name=words[name],
+            marker={
+                "color": colour,
+                "line": {"color": colour, "width": 1.5},
+                "pattern": {"shape": shape, "fillmode": "replace", "fgcolor": colour, "solidity": 0.4},
+            },
+            hovertemplate="%{x}: %{y:.3g} ms<extra>" + words[name] + "</extra>",
+        )
+    _layout(figure, height=340, x=words["x"], y=words["y"])
+    figure.update_layout(barmode="group")
+    figure.update_xaxes(type="category")
+    return figure

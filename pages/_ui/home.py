@@ -1,0 +1,134 @@
+"""The parts of the home page: the way a lesson works, the course map with progress, the device, the learner's data.
+
+Everything is drawn from the catalogue and the database first; what only the engine knows is added when it answers.
+"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from lessons.catalog import Lesson, load_lessons
+from lessons.store import LessonProgress
+from pages._ui import layout, session
+from pages._ui.badges import badge, escape
+from pages._ui.i18n import t
+from pages._ui.units import byte_count, number
+
+_HOW = (("predict", "psychology_alt"), ("run", "play_circle"), ("look", "visibility"), ("why", "lightbulb"))
+
+
+def _pages() -> dict[str, st.Page]:
+    return st.session_state["_lesson_pages"]
+
+
+def continue_button(lang: str) -> None:
+    """One clear next step: the lesson last worked on, or the first one not finished."""
+    lessons = [lesson for lesson in load_lessons() if lesson.id in _pages()]
+    if not lessons:
+        return
+    progress = session.store().progress(session.learner())
+    begun = [lesson for lesson in lessons if lesson.id in progress and not _finished(lesson, progress[lesson.id])]
+    fresh = [lesson for lesson in lessons if lesson.id not in progress]
+    target = max(begun, key=lambda x: progress[x.id].last_utc) if begun else (fresh or lessons)[0]
+    label = t("home.continue" if progress else "home.begin", title=target.title[lang])
+    if st.button(label, type="primary", icon=":material/arrow_forward:", key="continue"):
+        st.switch_page(_pages()[target.id])
+
+
+def _finished(lesson: Lesson, progress: LessonProgress) -> bool:
+    return progress.num_runs > 0 and progress.num_items_correct >= len(lesson.quiz)
+
+
+def how_it_works() -> None:
+    """The four moves of every lesson."""
+    with st.grid(4, min_column_width=210):
+        for index, (name, icon) in enumerate(_HOW, start=1):
+            with st.container(border=True, height="stretch"):
+                st.markdown(f"**:material/{icon}: {index} · {t(f'common.step_{name}')}**")
+                st.markdown(t(f"home.how_{name}"))
+
+
+def course_map(lang: str) -> None:
+    """A card per lesson with what the learner has done in it."""
+    progress = session.store().progress(session.learner())
+    with st.grid(2, min_column_width=320):
+        for index, lesson in enumerate(load_lessons(), start=1):
+            if lesson.id not in _pages():
+                continue
+            with st.container(border=True, key=f"card_{lesson.id}", height="stretch"):
+                st.markdown(f"**{index} · {lesson.title[lang]}**")
+                st.markdown(lesson.goal[lang])
+                _progress_line(lesson, progress.get(lesson.id, LessonProgress(lesson.id)))
+                st.page_link(_pages()[lesson.id], label=t("home.open", title=lesson.title[lang]))
+
+
+def _progress_line(lesson: Lesson, done: LessonProgress) -> None:
+    marks = (
+        ("predicted", done.num_predictions > 0),
+        ("ran", done.num_runs > 0),
+        ("answered", done.num_items_correct >= len(lesson.quiz)),
+    )
+    shown = [
+        f":material/{'check_circle' if is_done else 'radio_button_unchecked'}: {t(f'home.{name}')}"
+        for name, is_done in marks
+    ]
+    st.caption(" · ".join([t("common.lesson_minutes", minutes=lesson.minutes), *shown]))
+    share = min(done.num_items_correct / max(len(lesson.quiz), 1), 1.0)
+    st.progress(
+        (sum(is_done for _, is_done in marks[:2]) + share) / 3,
+        text=t("home.items", right=done.num_items_correct, answered=done.num_items_answered),
+    )
+
+
+def device_card(lang: str) -> None:
+    """The device and model in use, as the engine reports them; until it answers, its state."""
+    st.fragment(_device_card, run_every=None if session.engine_state().ready else 2)(lang)
+
+
+def _device_card(lang: str) -> None:
+    state, about = session.engine_state(), session.device()
+    if about is None:
+        st.markdown(layout.engine_word(state))
+        st.markdown(t("home.device_waiting"))
+        return
+    device, model = about.get("device") or {}, about.get("default_model") or {}
+    ceilings = about.get("ceilings") or {}
+    with st.grid(4, min_column_width=200):
+        _fact(t("home.device_name"), escape(str(device.get("name", "–"))), t("home.threads", n=device.get("threads")))
+        _fact(
+            t("home.model"),
+            escape(str(model.get("name", "–"))),
+            t(
+                "home.model_size",
+                n=number((model.get("num_parameters") or 0) / 1e6, lang),
+                size=byte_count(model.get("weight_bytes"), lang),
+            ),
+        )
+        for name, unit in (("read_gbps", "GB/s"), ("matmul_tflops", "TFLOP/s")):
+            value = ceilings.get(name) or device.get(name)
+            shown = f"{number(value, lang)} {unit} {badge('measured')}" if value else t("home.not_measured")
+            _fact(t(f"home.{name}"), shown, t(f"home.{name}_hint"))
+
+
+def _fact(label: str, value: str, note: str) -> None:
+    with st.container(border=True, height="stretch"):
+        st.caption(label)
+        st.markdown(f"**{value}**")
+        st.caption(note)
+
+
+def badge_legend() -> None:
+    """What the three badges promise."""
+    for kind in ("measured", "modelled", "spec"):
+        st.markdown(f"{badge(kind)} {t(f'home.badge_{kind}')}")
+
+
+def my_data(learner: str) -> None:
+    """What is stored, and a way to delete it."""
+    with st.expander(t("home.data"), icon=":material/shield_person:"):
+        st.markdown(t("home.data_text"))
+        sure = st.checkbox(t("home.data_sure"), key="delete_sure")
+        if st.button(t("home.data_delete"), key="delete_data", disabled=not sure, icon=":material/delete:"):
+            session.store().reset(learner)
+            session.forget()
+            st.rerun()

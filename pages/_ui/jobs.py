@@ -1,0 +1,164 @@
+"""A lesson's experiment as a job: one or more scenarios that run one after the other on the engine.
+
+The job's state is a small JSON value kept in the session and in the database, so it survives reruns, page switches and
+reloads; what runs is the engine's business, and a page only asks how far it is. A finished Run is fetched and stored
+before the next part starts. Nothing is drawn here. Invariant: a job that is not active has no run in the engine that
+this lab still waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import streamlit as st
+
+from engine.lab.records import Run
+from engine.lab.scenario import Scenario
+from engine.server.client import EngineRefused, EngineUnavailable, RunStatus
+from pages._ui import session
+
+JobState = Literal["active", "done", "stopped", "cancelled", "failed", "refused", "busy", "lost", "unreachable"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One scenario of a job under the label its views use (a policy, or ``run``)."""
+
+    label: str
+    scenario: Scenario
+
+
+@dataclass
+class Job:
+    """What is kept of an experiment. ``run_ids`` grows as parts are submitted; ``index`` is the part at hand."""
+
+    lesson_id: str
+    parts: list[dict[str, Any]]
+    mark: str
+    run_ids: list[str] = field(default_factory=list)
+    index: int = 0
+    state: JobState = "active"
+    error: str = ""
+
+    @property
+    def active(self) -> bool:
+        return self.state == "active"
+
+    @property
+    def label(self) -> str:
+        return self.parts[min(self.index, len(self.parts) - 1)]["label"]
+
+
+@dataclass(frozen=True)
+class View:
+    """What can be drawn of a job now. ``status`` is None while the engine does not answer."""
+
+    job: Job
+    status: RunStatus | None
+    waiting_for_engine: bool = False
+
+
+def current(lesson_id: str) -> Job | None:
+    """The lesson's job: of this session, or after a reload the one kept in the database."""
+    key = _key(lesson_id)
+    if key not in st.session_state:
+        kept = session.recall(key)
+        st.session_state[key] = Job(**kept) if isinstance(kept, Mapping) else None
+    return st.session_state[key]
+
+
+def start(lesson_id: str, parts: Sequence[Part], mark: str) -> Job:
+    """Submit the first part. Effect: the job is kept; a refusal is kept in it as its end, in one sentence."""
+    job = Job(lesson_id, [{"label": p.label, "scenario": p.scenario.model_dump(mode="json")} for p in parts], mark)
+    _submit(job)
+    return _keep(job)
+
+
+def stop(lesson_id: str) -> None:
+    """Cancel the run at hand. Effect: the engine frees its blocks between two steps; finished parts stay stored."""
+    job = current(lesson_id)
+    if job is None or not job.active:
+        return
+    if len(job.run_ids) > job.index:
+        with contextlib.suppress(EngineUnavailable, EngineRefused):  # gone already is what was wanted
+            session.client().cancel(job.run_ids[job.index])
+    job.state = "stopped"
+    _keep(job)
+
+
+def dismiss(lesson_id: str) -> None:
+    """Forget a job that is over. Its stored Runs stay."""
+    st.session_state[_key(lesson_id)] = None
+    session.remember(_key(lesson_id), None)
+
+
+def follow(lesson_id: str) -> View | None:
+    """Ask the engine how far the job is, and carry it on: store a finished part, submit the next one.
+
+    Effect: renews the run's lease; may store Runs and end the job. None when there is no job.
+    """
+    job = current(lesson_id)
+    if job is None or not job.active:
+        return None if job is None else View(job, None)
+    if len(job.run_ids) <= job.index:
+        _submit(job)
+        _keep(job)
+        if not job.active:
+            return View(job, None)
+    try:
+        status = session.client().follow(job.run_ids[job.index], since=_seen(job))
+        if status.state == "done":
+            _store(job, job.run_ids[job.index])
+    except EngineUnavailable as error:
+        if error.restarted:
+            job.state = "lost"
+            return View(_keep(job), None)
+        return View(job, None, waiting_for_engine=True)
+    except EngineRefused as error:
+        job.state, job.error = "failed", error.message
+        return View(_keep(job), None)
+    st.session_state[f"_seen:{job.run_ids[job.index]}"] = status.num_steps
+    if status.state == "done":
+        job.index += 1
+        if job.index == len(job.parts):
+            job.state = "done"
+        _keep(job)
+    elif status.state in ("failed", "cancelled"):
+        job.state, job.error = status.state, status.error or ""
+        _keep(job)
+    return View(job, status)
+
+
+def _seen(job: Job) -> int:
+    """Steps this session has had already: they are not sent again."""
+    return st.session_state.get(f"_seen:{job.run_ids[job.index]}", 0)
+
+
+def _submit(job: Job) -> None:
+    scenario = Scenario.parse(job.parts[job.index]["scenario"])
+    try:
+        job.run_ids.append(session.client().submit(scenario, session.learner()).run_id)
+    except EngineRefused as error:
+        job.state, job.error = ("busy" if error.status == 429 else "refused"), error.message
+    except EngineUnavailable:
+        job.state = "unreachable"
+
+
+def _store(job: Job, run_id: str) -> None:
+    client = session.client()
+    run: Run = client.fetch_run(run_id)
+    spoken = client.fetch_texts(run_id)
+    session.store().save_run(run, spoken.texts, job.lesson_id, session.learner(), pieces=spoken.pieces)
+
+
+def _keep(job: Job) -> Job:
+    st.session_state[_key(job.lesson_id)] = job
+    session.remember(_key(job.lesson_id), vars(job))
+    return job
+
+
+def _key(lesson_id: str) -> str:
+    return f"job:{lesson_id}"

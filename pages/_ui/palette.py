@@ -1,0 +1,31 @@
+"""One visual language: Okabe-Ito hues and patterns, the same on every page, never colour alone.
+
+prefill = solid blue, decode = orange, padding = grey hatch, recompute = blue hatch, waiting = hollow. Ceilings are
+lines, measured points filled, modelled points hollow. Axis and text colours are left to the theme: both modes work.
+"""
+
+from __future__ import annotations
+
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+SKY = "#56B4E9"
+PURPLE = "#CC79A7"
+GREY = "#8A8A8A"
+
+PREFILL = BLUE
+DECODE = ORANGE
+PADDING = GREY
+MODEL = GREEN  # every modelled line or hollow point
+
+STATIC = PURPLE  # the two policies of the batching lesson; static is hatched as well
+CONTINUOUS = SKY
+
+HATCH = "/"
+_INK = {"light": "#31333F", "dark": "#E8E8EC"}
+
+
+def ink(theme: str | None) -> str:
+    """Colour of axis text: darker than the theme's own, because charts are read from the back row. Pure."""
+    return _INK.get(theme or "light", _INK["light"])

@@ -1,0 +1,115 @@
+"""The quiz of a lesson: items from its bank and items made from the learner's own Runs, graded on the server.
+
+The browser gets the public view of an item only, never its key. Every answer is stored with its score and shown again
+after a reload, with what is right or wrong about each chosen option. The quiz is a fragment of its own: checking an
+answer redraws neither charts nor player. What counts as right is decided by ``lessons.quiz``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from engine.lab.records import Run
+from lessons.catalog import Lesson
+from lessons.generated import items_from_runs
+from lessons.quiz import Grade, Item, QuizError, grade, public_view
+from lessons.store import StoredAnswer
+from pages._ui import session
+from pages._ui.badges import provenance
+from pages._ui.i18n import language, t
+from pages._ui.units import number
+
+_VERDICT = {"right": (":green", "check_circle"), "wrong": (":red", "cancel"), "missed": (":orange", "help")}
+
+
+def quiz(lesson: Lesson, runs: Mapping[str, Run]) -> None:
+    """Draw the quiz step. ``runs`` as ``items_from_runs`` wants them; empty before the first run."""
+    generated = items_from_runs(lesson.id, dict(runs), session.learner()) if runs else []
+    st.fragment(_quiz)(lesson, [*lesson.quiz, *generated], list(runs.values()))
+
+
+def _quiz(lesson: Lesson, items: list[Item], runs: list[Run]) -> None:
+    last: dict[str, StoredAnswer] = {}
+    best: dict[str, float] = {}
+    for answer in session.store().answers(session.learner(), lesson.id):
+        last[answer.item_id] = answer
+        best[answer.item_id] = max(best.get(answer.item_id, 0.0), answer.score)
+    right = sum(best.get(item.id, 0.0) >= 1 for item in items)
+    st.progress(right / max(len(items), 1), text=t("quiz.score", right=right, total=len(items)))
+    for index, item in enumerate(items, start=1):
+        if item.generator is not None and items[index - 2].generator is None:
+            st.subheader(t("quiz.from_your_run"), anchor=False)
+            provenance(*runs)
+        _item(lesson, item, index, last.get(item.id))
+    if not runs:
+        st.info(t("quiz.run_first"), icon=":material/lock:")
+
+
+def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None) -> None:
+    view = public_view(item, language(), session.learner())
+    key = f"quiz:{item.id}"
+    with st.form(f"form:{key}", enter_to_submit=True):
+        given = _field(view, f"**{index}.** {view['prompt']}", key, None if answered is None else answered.value)
+        label = t("quiz.check") if answered is None else t("quiz.check_again")
+        sent = st.form_submit_button(
+            label, key=f"check:{item.id}"
+        )  # the key keeps the button one when its label changes
+        if sent:
+            answered = _answer(lesson, item, given) or answered
+        if answered is not None:
+            _feedback(item, answered)
+
+
+def _field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
+    """The input of an item, labelled with its question and filled with the stored answer after a reload."""
+    if view["kind"] == "number":
+        st.session_state.setdefault(key, "" if stored is None else str(stored))
+        note = t("quiz.number_unit", unit=view["unit"])
+        if view["tolerance"]:
+            note += t("quiz.tolerance", tolerance=number(view["tolerance"], language()))
+        return st.text_input(f"{prompt}  \n{note}", key=key, placeholder=t("quiz.number_placeholder"))
+    texts = {option["id"]: option["text"] for option in view["options"]}
+    if view["kind"] == "choice":
+        st.session_state.setdefault(key, stored if stored in texts else None)
+        return st.radio(prompt, list(texts), index=None, format_func=texts.__getitem__, key=key)
+    st.markdown(f"{prompt}  \n:small[{t('quiz.choose_several')}]")
+    chosen = []
+    for option_id, text in texts.items():
+        st.session_state.setdefault(f"{key}:{option_id}", option_id in (stored or ()))
+        if st.checkbox(text, key=f"{key}:{option_id}"):
+            chosen.append(option_id)
+    return chosen
+
+
+def _answer(lesson: Lesson, item: Item, given: Any) -> StoredAnswer | None:
+    """Grade and store. None when there was nothing to grade; the learner is told why."""
+    try:
+        result = grade(item, given)
+    except QuizError:
+        st.error(t("quiz.not_a_number") if item.kind == "number" else t("quiz.choose_first"))
+        return None
+    attempt = session.store().save_answer(session.learner(), lesson.id, item.id, given, result.score)
+    return StoredAnswer(lesson.id, item.id, attempt, given, result.score, "")
+
+
+def _feedback(item: Item, answered: StoredAnswer) -> None:
+    try:
+        result: Grade = grade(item, answered.value)
+    except QuizError:
+        return  # the item has changed since: the old answer says nothing about it
+    lang = language()
+    if result.correct:
+        st.success(t("quiz.right"), icon=":material/check_circle:")
+    else:
+        st.error(
+            t("quiz.partly", percent=round(result.score * 100)) if result.score else t("quiz.wrong"),
+            icon=":material/cancel:",
+        )
+    for note in result.notes:
+        colour, icon = _VERDICT[note.verdict]
+        head = f"{colour}[:material/{icon}: {t(f'quiz.{note.verdict}_option')}]"
+        about = f" **{note.option[lang]}**" if note.option else ""
+        st.markdown(f"{head}{about}  \n{note.text[lang]}")

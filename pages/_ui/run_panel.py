@@ -1,0 +1,136 @@
+"""The run step of a lesson: the button and why it is not yet to be pressed, live progress, stop, and how it ended.
+
+Progress is a fragment that looks twice a second, and only while something runs; it draws snapshots of the engine's job,
+so that a rerun, a page switch or a reload loses nothing. Model output is shown as plain text only, never as Markdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import streamlit as st
+
+from lessons.catalog import Lesson
+from pages._ui import jobs, session
+from pages._ui.badges import escape
+from pages._ui.i18n import t
+
+FOLLOW_S = 0.5
+BACKGROUND_FOLLOW_S = 2.0
+_TAIL = 160  # characters of each text while several requests run
+
+
+def panel(
+    lesson: Lesson,
+    make_parts: Callable[[], Sequence[jobs.Part]],
+    mark: str,
+    blocked: str | None,
+    on_done: Callable[[jobs.Job], None],
+) -> None:
+    """Draw the step. ``blocked`` is the sentence that keeps the button disabled, None when it may be pressed.
+
+    ``make_parts`` is called when the button is pressed; ``on_done`` once, when every part is stored.
+    """
+    job = jobs.current(lesson.id)
+    active = job is not None and job.active
+    reason = t("run.already") if active else blocked or _engine_reason()
+    pressed = st.button(
+        t("run.start"),
+        key=f"run_{lesson.id}",
+        type="primary",
+        icon=":material/play_arrow:",
+        disabled=reason is not None,
+    )
+    if reason is not None and not active:
+        st.caption(f":material/info: {reason}")
+    if pressed and reason is None:
+        job = jobs.start(lesson.id, make_parts(), mark)
+        st.rerun()
+    if job is not None and job.active:
+        st.fragment(_live, run_every=FOLLOW_S)(lesson.id)
+    elif job is not None:
+        if job.state == "done" and not st.session_state.get(f"_settled:{job.run_ids[-1]}"):
+            st.session_state[f"_settled:{job.run_ids[-1]}"] = True
+            on_done(job)
+        _ended(lesson, job, make_parts, mark, blocked)
+
+
+def _engine_reason() -> str | None:
+    state = session.engine_state()
+    return None if state.ready else t(f"run.engine_{state.state}")
+
+
+def _live(lesson_id: str) -> None:
+    view = jobs.follow(lesson_id)
+    if view is None or not view.job.active:
+        st.rerun()  # the whole page has something new to show
+    job, status = view.job, view.status
+    with st.container(border=True, key=f"live_{lesson_id}"):
+        if view.waiting_for_engine or status is None:
+            st.markdown(f":material/sync_problem: {t('run.no_answer')}")
+        elif status.state == "queued":
+            st.markdown(f":material/hourglass_top: {_part_name(job)}{t('run.queued', position=status.position)}")
+            st.progress(0.0, text=t("run.queued_hint"))
+        else:
+            done, total = status.num_tokens, max(status.total_tokens, 1)
+            st.progress(min(done / total, 1.0), text=_part_name(job) + t("run.tokens", done=done, total=total))
+            _texts(status.texts)
+        st.button(
+            t("run.stop"),
+            key=f"stop_{lesson_id}",
+            icon=":material/stop:",
+            on_click=jobs.stop,
+            args=(lesson_id,),
+        )
+
+
+def _part_name(job: jobs.Job) -> str:
+    if len(job.parts) == 1:
+        return ""
+    return t("run.part", index=job.index + 1, count=len(job.parts), name=t(f"common.policy_{job.label}"))
+
+
+def _texts(texts: dict[str, str]) -> None:
+    """What the model has said so far, as plain text."""
+    if len(texts) == 1:
+        st.code(next(iter(texts.values())) or " ", language=None, wrap_lines=True, height=180)
+    elif texts:
+        lines = [f"{name} │ {text[-_TAIL:].replace(chr(10), ' ')}" for name, text in texts.items()]
+        st.code("\n".join(lines), language=None, height=min(60 + 24 * len(lines), 260))
+
+
+def _ended(lesson: Lesson, job: jobs.Job, make_parts: Callable, mark: str, blocked: str | None) -> None:
+    if job.state == "done":
+        st.success(t("run.done"), icon=":material/check_circle:")
+        return
+    if job.state == "stopped":
+        st.info(t("run.stopped"), icon=":material/stop_circle:")
+        return
+    message = t(f"run.ended_{job.state}", message=escape(job.error))
+    st.error(message, icon=":material/error:")
+    reason = blocked or _engine_reason()
+    if st.button(t("run.retry"), key=f"retry_{lesson.id}", icon=":material/replay:", disabled=reason is not None):
+        jobs.start(lesson.id, make_parts(), mark)
+        st.rerun()
+
+
+def background(shown_lesson: str | None, titles: dict[str, str]) -> None:
+    """Follow the runs of the lessons that are not on the screen, so that leaving a page does not cancel its run."""
+    others = [lesson_id for lesson_id in titles if lesson_id != shown_lesson]
+    busy = [lesson_id for lesson_id in others if (job := jobs.current(lesson_id)) is not None and job.active]
+    if busy:
+        st.fragment(_follow_unseen, run_every=BACKGROUND_FOLLOW_S)(busy, titles)
+
+
+def _follow_unseen(busy: list[str], titles: dict[str, str]) -> None:
+    for lesson_id in busy:
+        view = jobs.follow(lesson_id)
+        if view is None or not view.job.active:
+            st.rerun()
+        if view.status is None:
+            st.caption(t("run.no_answer"))
+        elif view.status.state == "queued":
+            st.caption(f"{titles[lesson_id]}: {t('run.queued', position=view.status.position)}")
+        else:
+            share = view.status.num_tokens / max(view.status.total_tokens, 1)
+            st.progress(min(share, 1.0), text=titles[lesson_id])

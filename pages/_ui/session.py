@@ -1,0 +1,163 @@
+"""What a page script may reach: the learner of this browser, their records, and the engine. No torch, no globals.
+
+Resources shared by all sessions (database, engine client) are made once through Streamlit's cache; everything that
+belongs to one learner lives in the session or the database. A page never talks to the engine but through here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from engine.server.client import ENGINE_URL_VARIABLE, EngineClient, EngineRefused, EngineUnavailable
+from engine.settings import settings
+from lessons.store import Store
+from pages._ui import i18n
+from pages._ui.identity import COOKIE, new_sid, valid_sid
+
+_LEARNER = "_learner"
+_LANG_WIDGET = "language_switch"
+
+
+# ------------------------------------------------------------------------------------------------- resources
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _open_store(database_url: str) -> Store:
+    return Store(database_url)
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _open_client(engine_url: str) -> EngineClient:
+    return EngineClient(engine_url)
+
+
+def store() -> Store:
+    """The learner database of this process."""
+    return _open_store(settings().database_url)
+
+
+def client() -> EngineClient:
+    """The engine client of this process."""
+    return _open_client(os.environ.get(ENGINE_URL_VARIABLE) or settings().engine_url)
+
+
+# ------------------------------------------------------------------------------------------------- learner
+def learner() -> str:
+    """Id of the learner of this browser. A browser that keeps no cookies gets one for the session only."""
+    if _LEARNER not in st.session_state:
+        sid = st.context.cookies.get(COOKIE)
+        st.session_state[_LEARNER] = store().learner(sid if valid_sid(sid) else new_sid())
+    return st.session_state[_LEARNER]
+
+
+def remember(key: str, value: Any) -> None:
+    """Keep a small JSON value for this learner, across reloads and restarts."""
+    store().set_preference(learner(), key, json.dumps(value))
+
+
+def recall(key: str) -> Any:
+    """What ``remember`` kept, or None."""
+    raw = store().preference(learner(), key)
+    try:
+        return None if raw is None else json.loads(raw)
+    except ValueError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------- language
+def choose_language() -> str:
+    """Settle the language of this run: the link, else this session, else the saved choice, else the browser's.
+
+    Effect: later ``t`` calls answer in it, and the address carries it once it was chosen by hand or by a link.
+    """
+    linked = st.query_params.get("lang")
+    if linked in i18n.LANGUAGES:
+        i18n.set_language(linked)
+        st.session_state["_language_chosen"] = True
+    elif "_language" not in st.session_state:
+        saved = recall("language")
+        i18n.set_language(saved or i18n.match_locale(st.context.locale) or i18n.DEFAULT_LANGUAGE)
+        st.session_state["_language_chosen"] = saved is not None
+    if linked is not None and linked not in i18n.LANGUAGES:
+        st.session_state["_language_nonsense"] = True
+        del st.query_params["lang"]
+    lang = i18n.language()
+    if st.session_state.get("_language_chosen") and st.query_params.get("lang") != lang:
+        st.query_params["lang"] = lang
+    return lang
+
+
+def language_switch() -> None:
+    """The visible switch. Each language is named in itself."""
+    st.session_state[_LANG_WIDGET] = i18n.language()
+    st.segmented_control(
+        i18n.t("common.language"),
+        options=i18n.LANGUAGES,
+        format_func=i18n.NAMES.__getitem__,
+        key=_LANG_WIDGET,
+        required=True,
+        label_visibility="collapsed",
+        on_change=_switch_language,
+    )
+    if st.session_state.pop("_language_nonsense", False):
+        names = ", ".join(i18n.LANGUAGES)
+        st.session_state["_language_notice"] = names
+    if "_language_notice" in st.session_state:
+        st.warning(i18n.t("common.link_language", allowed=st.session_state["_language_notice"]))
+
+
+def _switch_language() -> None:
+    lang = st.session_state[_LANG_WIDGET]
+    i18n.set_language(lang)
+    st.session_state["_language_chosen"] = True
+    st.session_state.pop("_language_notice", None)
+    st.query_params["lang"] = lang
+    remember("language", lang)
+
+
+# ------------------------------------------------------------------------------------------------- engine state
+@dataclass(frozen=True)
+class EngineState:
+    """``state``: down | starting | loading | ready | failed. The rest is as the engine says it."""
+
+    state: str
+    stage: str = ""
+    fraction: float | None = None
+    message: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "ready"
+
+
+@st.cache_data(ttl=1, max_entries=1, show_spinner=False)
+def engine_state() -> EngineState:
+    """Is the engine there? One question a second for all sessions together; never raises."""
+    try:
+        answer = client().ready()
+    except (EngineUnavailable, EngineRefused) as error:
+        return EngineState("down", message=str(error))
+    return EngineState("ready" if answer.ready else answer.state, answer.stage, answer.fraction, answer.message)
+
+
+@st.cache_data(ttl=20, max_entries=2, show_spinner=False)
+def _device(instance_is_ready: bool) -> dict[str, Any] | None:
+    try:
+        return client().device() or None
+    except (EngineUnavailable, EngineRefused):
+        return None
+
+
+def device() -> dict[str, Any] | None:
+    """Device, default model and ceilings as the engine describes them; None while it is not there."""
+    return _device(True) if engine_state().ready else None
+
+
+def forget() -> None:
+    """Effect: this session keeps nothing but its language and its learner id."""
+    keep = {"_language", "_language_chosen"}
+    for key in [k for k in st.session_state if k not in keep]:
+        del st.session_state[key]

@@ -86,9 +86,10 @@ function describe(run, t, words) {
     add(phase, `say_${phase}`, active.filter((s) => s.phase === phase).map((s) => run.ids[s.request]));
   }
   lines.push(...describeWaiting(run, k, words));
-  const ended = events.filter((e) => FINISHES.has(e.kind));
-  add("finished", "say_finished", ended.map((e) => (
-    words.say("item_finish", { id: run.ids[e.request], why: words.say(`finish_${e.kind}`) }))));
+  const ended = (wanted) => events.filter((e) => FINISHES.has(e.kind) && (e.kind === "abort") === wanted)
+    .map((e) => words.say("item_finish", { id: run.ids[e.request], why: words.say(`finish_${e.kind}`) }));
+  add("finished", "say_finished", ended(false));
+  add("aborted", "say_finished", ended(true));
   lines.push({ mark: "blocks", text: describeBlocks(run, k, words) });
   return { heading, time, lines };
 }

@@ -12,20 +12,24 @@ function drawStrips(paint, scale) {
 function drawStripFrames(paint, scale) {
   const { box, run, words } = paint;
   const limit = run.max_requests ? ` (${words.say("batch_limit", { limit: run.max_requests })})` : "";
-  drawFrame(paint, box.batchTop, words.say("batch_title") + limit, scale.batch);
+  drawFrame(paint, box.batchTop, [words.say("batch_title") + limit], scale.batch);
   const size = words.say("blocks_limit", { total: words.whole(run.num_blocks), size: run.block_size });
   const dotted = run.cached.some((c) => c > 0) ? ` · ${words.say("blocks_cached")}` : "";
-  drawFrame(paint, box.blocksTop, `${words.say("blocks_title")} (${size})${dotted}`, scale.blocks);
+  const brief = words.say("blocks_of", { total: words.whole(run.num_blocks) });
+  const titles = [size, brief].map((within) => `${words.say("blocks_title")} (${within})${dotted}`);
+  drawFrame(paint, box.blocksTop, titles, scale.blocks);
   drawCeiling(paint, box.batchTop, run.max_requests, scale.batch);
   drawCeiling(paint, box.blocksTop, run.num_blocks, scale.blocks);
 }
 
-function drawFrame({ ctx, box, ink }, top, title, most) {
+// The first of the titles that fits is written; the last is cut if it must be.
+function drawFrame({ ctx, box, ink }, top, titles, most) {
   ctx.textBaseline = "alphabetic";
   ctx.textAlign = "left";
   ctx.fillStyle = ink.text;
   ctx.font = `${box.small}px ${ink.font}`;
-  ctx.fillText(fitted(ctx, title, box.plot), box.gutter, top - 6);
+  const title = titles.find((t) => ctx.measureText(t).width <= box.plot) ?? titles[titles.length - 1];
+  ctx.fillText(fitted(ctx, title, box.plot + 20), box.gutter, top - 6);
   ctx.textAlign = "right";
   ctx.fillText(String(most), box.gutter - 8, top + box.small * 0.8);
   ctx.fillText("0", box.gutter - 8, top + box.stripHeight - 1);

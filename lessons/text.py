@@ -82,3 +82,26 @@ def fill(template: str, facts: Mapping[str, Fact], lang: Lang) -> str:
 def fill_text(text: Mapping[str, str], facts: Mapping[str, Fact]) -> dict[Lang, str]:
     """``fill`` for both languages. Pure. Raises: TextError."""
     return {lang: fill(text[lang], facts, lang) for lang in LANGS}
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration with its unit: milliseconds below one second. Pure.
+
+    >>> format_seconds(1.6384), format_seconds(0.0044)
+    ('1.64 s', '4.40 ms')
+    """
+    return f"{format_number(float(seconds))} s" if seconds >= 1 else f"{format_number(seconds * 1e3)} ms"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Bytes in the decimal unit that leaves one to three digits before the point. Pure.
+
+    >>> format_bytes(538_060_032), format_bytes(46_080), format_bytes(14e9)
+    ('538 MB', '46.1 kB', '14.0 GB')
+    """
+    value, unit = float(num_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if float(f"{value:.3g}") < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{format_number(int(value) if unit == 'B' else value)} {unit}"

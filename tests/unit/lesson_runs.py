@@ -1,0 +1,124 @@
+"""Genuine Runs of the lessons' own scenarios for tests: the real scheduler and engine, a fake model, a fake clock.
+
+A pass costs what a small memory-bound model would: a reading of the weights, and a little for each token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+
+from engine.lab.records import DeviceInfo, Header, ModelInfo, Run
+from engine.lab.scenario import RequestSpec, Scenario
+from engine.runtime.engine import Engine
+from engine.scheduling.decision import Chunk
+from engine.scheduling.requests import Request
+from lessons.scenarios import batching, prefill_decode
+from tests.fakes import VOCAB, FakeClock, FakeExecutor
+
+MODEL = ModelInfo(
+    name="smollm2-135m",
+    source="fake",
+    architecture="llama",
+    num_layers=30,
+    hidden_size=576,
+    num_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    vocab_size=49_152,
+    num_parameters=134_515_008,
+    weight_bytes=538_060_032,
+)
+EOS = frozenset({1, 2, 3})
+
+
+def serve(
+    scenario: Scenario,
+    *,
+    pass_ms: float = 25.0,
+    token_ms: float = 1.0,
+    ceilings: tuple[float, float] | None = (21.3, 0.118),
+    eos: frozenset[int] = EOS,
+    jitter: float = 0.02,
+) -> Run:
+    """Serve a scenario; a prompt becomes one made-up token per four characters, beside thirty of a chat template."""
+    clock = FakeClock()
+    rng = random.Random(scenario.model_dump_json())
+
+    def take_time(chunks: Sequence[Chunk]) -> None:
+        clock.advance((pass_ms + token_ms * sum(c.num_tokens for c in chunks)) / 1e3 * (1 + jitter * rng.random()))
+
+    executor = FakeExecutor(scenario.block_size, vocab=VOCAB, on_forward=take_time, model=MODEL)
+    engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size, clock)
+    for request_id, spec in zip(scenario.request_ids(), scenario.requests, strict=True):
+        engine.add(
+            Request(request_id, fake_prompt(spec), spec.max_tokens, spec.arrival_s, spec.ignore_eos), eos_token_ids=eos
+        )
+    steps = []
+    while engine.has_work:
+        record = engine.step()
+        if record is None:
+            clock.advance(max(engine.next_arrival_s - engine.now_s(), 0) + 1e-9)
+        else:
+            steps.append(record)
+    read_gbps, matmul_tflops = ceilings or (None, None)
+    header = Header(
+        run_id="run-" + hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:12],
+        created_utc="2026-01-02T03:04:05+00:00",
+        scenario=scenario.model_dump(mode="json"),
+        device=DeviceInfo(
+            name="fake", type="cpu", threads=2, memory_bytes=8 * 10**9, read_gbps=read_gbps, matmul_tflops=matmul_tflops
+        ),
+        model=MODEL,
+        dtype=scenario.dtype,
+        kv_dtype=scenario.dtype,
+        block_size=scenario.block_size,
+        num_blocks=scenario.limits.num_blocks,
+        versions={},
+    )
+    return Run(header=header, steps=steps, requests=engine.request_records())
+
+
+def fake_prompt(spec: RequestSpec) -> list[int]:
+    """Made-up token ids for a prompt, as many as a tokenizer would about give. Pure."""
+    if spec.prompt_token_ids is not None:
+        return list(spec.prompt_token_ids)
+    count = spec.num_prompt_tokens or len(spec.prompt) // 4 + (30 if spec.chat else 1)
+    rng = random.Random(spec.prompt)
+    return [rng.randrange(4, VOCAB) for _ in range(count)]
+
+
+def batching_runs(preset: str, **options) -> dict[str, Run]:
+    return {policy: serve(batching(preset, policy), **options) for policy in ("static", "chunked")}
+
+
+def prefill_decode_runs(num_prompt_tokens: int | None = 37, max_tokens: int = 64, **options) -> dict[str, Run]:
+    return {"run": serve(prefill_decode("Why is the sky blue?", num_prompt_tokens, max_tokens), **options)}
+
+
+def random_batching_runs(seed: int) -> dict[str, Run]:
+    """A workload of random size under both policies, with limits that make requests wait for every recorded reason."""
+    rng = random.Random(seed)
+    max_requests = rng.randint(1, 5)
+    block_size = rng.choice([4, 8, 16])
+    requests = [
+        {
+            "arrival_s": round(rng.choice([0.0, rng.random()]), 3),
+            "prompt_token_ids": [rng.randrange(4, VOCAB) for _ in range(rng.randint(1, 60))],
+            "max_tokens": rng.randint(1, 40),
+            "ignore_eos": rng.random() < 0.5,
+        }
+        for _ in range(rng.randint(1, 9))
+    ]
+    scenario = {
+        "limits": {
+            "max_requests": max_requests,
+            "max_batch_tokens": max(max_requests, rng.choice([8, 32, 256])),
+            "num_blocks": rng.choice([28, 40, 200]) * 16 // block_size,
+        },
+        "block_size": block_size,
+        "requests": requests,
+    }
+    token_ms = rng.choice([0.1, 1.0])
+    return {p: serve(Scenario.parse({**scenario, "policy": p}), token_ms=token_ms) for p in ("static", "chunked")}

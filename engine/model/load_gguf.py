@@ -120,6 +120,8 @@ class GgufFile:
             "max_position_embeddings": self._number("context_length"),
             "rms_norm_eps": _shortest(self._number("attention.layer_norm_rms_epsilon")),
             "tie_word_embeddings": "lm_head.weight" not in self._tensors,
+            "attention_bias": "model.layers.0.self_attn.q_proj.bias" in self._tensors,
+            "mlp_bias": "model.layers.0.mlp.up_proj.bias" in self._tensors,
             "rope_parameters": self._rope(),
             "bos_token_id": self.fields.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": self.fields.get("tokenizer.ggml.eos_token_id"),

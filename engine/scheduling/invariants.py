@@ -48,7 +48,7 @@ def check_invariants(scheduler: Scheduler) -> None:
         _check_counters(scheduler.pool, request)
         _check_times(request)
     if scheduler.policy.first_come_first_served:
-        _check_order(requests)
+        _check_order(scheduler, requests)
 
 
 def check_empty(scheduler: Scheduler) -> None:
@@ -141,8 +141,11 @@ def _check_times(request: Request) -> None:
     _require((r.first_token_s is not None) == (r.num_output_tokens > 0), "I19", f"{r.request_id}: first token untimed")
 
 
-def _check_order(requests: list[Request]) -> None:
-    """First come, first scheduled. One aborted before it ran has no place in the order."""
+def _check_order(scheduler: Scheduler, requests: list[Request]) -> None:
+    """Who runs came before who waits, and the first to come was the first to be scheduled, unless it was aborted."""
+    for earlier, later in pairwise([*scheduler.policy.running, *scheduler.policy.waiting]):
+        in_order = earlier.arrival_s <= later.arrival_s
+        _require(in_order, "I12", f"{later.request_id} stands behind {earlier.request_id} and arrived before it")
     considered = [r for r in requests if r.first_scheduled_s is not None or not r.is_finished]
     considered.sort(key=lambda r: r.arrival_s)
     for earlier, later in pairwise(considered):

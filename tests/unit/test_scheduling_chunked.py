@@ -87,10 +87,10 @@ def test_blocks_owed_to_a_prompt_in_progress_are_not_given_away():
     assert rows(records[3]) == [("b", 0, 6, "prefill")]
 
 
-def starved_pair(first=2, second=2):
+def starved_pair(requests=4):
     """Two requests that together outgrow the pool: a is older, so b is preempted when a needs b's last block."""
-    engine = make_engine(blocks=4, tokens=16)  # 16 positions
-    a, b = make_request("a", first, max_tokens=12), make_request("b", second, max_tokens=12)
+    engine = make_engine(blocks=4, requests=requests)  # 16 positions
+    a, b = make_request("a", 2, max_tokens=12), make_request("b", 2, max_tokens=12)
     engine.add(a), engine.add(b)
     return engine, a, b
 
@@ -106,6 +106,15 @@ def test_the_youngest_is_preempted_and_recomputed_from_its_first_token():
     num_tokens = 2 + sum(o.request_id == "b" for r in records[: back.step] for o in r.outputs)
     assert rows(back) == [("b", 0, num_tokens, "recompute")]  # prompt and output: all it has
     assert (b.num_preemptions, a.num_preemptions) == (1, 0)
+
+
+def test_who_is_preempted_is_the_first_to_come_back():
+    engine, _, _ = starved_pair(requests=2)
+    engine.add(make_request("late", 1, max_tokens=1, arrival_s=0.01))
+    records = drain(engine)
+    step = next(r for r in records if r.preempted)
+    assert why(step) == [("b", "no_blocks"), ("late", "no_blocks")]  # one block would do for late, but b is before it
+    assert [name for r in records[step.step :] for name in r.admitted] == ["b", "late"]
 
 
 def test_preemption_changes_neither_tokens_nor_finish_reasons():

@@ -91,6 +91,11 @@ STATE = {
     "too many run": ("I9", lambda s: setattr(s, "limits", s.limits.model_copy(update={"max_requests": 1}))),
     "a later arrival was first": ("I12", set_first_scheduled),
     "an earlier arrival is passed over": ("I12", lambda s: setattr(of(s, "d"), "arrival_s", 0.055)),
+    "the running queue is out of order": ("I12", lambda s: s.policy.running.reverse()),
+    "the waiting queue is out of order": (
+        "I12",
+        lambda s: s.policy.waiting.append(s.future.pop()[2]) or s.policy.waiting.rotate(),
+    ),
     "a block was released too often": (
         "I16",
         lambda s: s.pool.num_users.__setitem__(s.pool.free[0], -1),

@@ -82,13 +82,6 @@ class Policy(ABC):
         assert why is not None or not self.waiting, "a request waits and the policy has no reason"
         plan.refused.extend((request.request_id, why) for request in self.waiting)
 
-    def num_spare_blocks(self) -> int:
-        """Available blocks nobody has a claim on: what the running ones need for the tokens they have is set aside."""
-        owed = 0
-        for request in self.running:
-            owed += max(0, self.pool.blocks_for(request.num_tokens) - len(request.block_ids))
-        return self.pool.num_available - owed
-
     # ---- the end of a request ----------------------------------------------------------------------------------
 
     def end(self, request: Request) -> None:

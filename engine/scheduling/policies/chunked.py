@@ -33,23 +33,21 @@ class Chunked(Policy):
     def _admit_waiting(self, plan: Plan) -> Reason | None:
         """Admit from the queue while requests, tokens and blocks last. Returns what stopped it.
 
-        The first chunk needs few blocks, but a newcomer must find room for all the tokens it has: one admitted on its
-        first chunk alone would start, starve, be preempted and start again.
+        Its first chunk needs few blocks, but a newcomer must find room for all the tokens it has: admitted on less it
+        would start, starve, be preempted and start again. No block is promised twice: as long as budget is left,
+        everyone before has all its tokens scheduled and holds the blocks for them. Nor does somebody preempted in this
+        step come back in it: at the head of the queue, it needs more blocks than it left behind.
         """
-        if plan.preempted:
-            return "no_blocks"
-        spare = self.num_spare_blocks()
         while self.waiting:
             request = self.waiting[0]
-            spare -= self.pool.blocks_for(request.num_tokens)
             if len(self.running) >= self.limits.max_requests:
                 return "request_limit"
             if not plan.budget_left:
                 return "token_budget"
-            if spare < 0:
+            if self.pool.blocks_for(request.num_tokens) > self.pool.num_available:
                 return "no_blocks"
             num_tokens = min(request.num_remaining_tokens, plan.budget_left)
             self.admit(plan, request)
-            assert self.grow(request, num_tokens), "spare blocks were counted and are not there"
+            self.grow(request, num_tokens)
             plan.give(request, num_tokens)
         return None

@@ -294,7 +294,7 @@ def main() -> int:
     knobs = Knobs(step_s=options.step_s)
     sock = app.bind(options.port)
     return app.serve(
-        sock, "fake", "float32", lambda on_progress: FakeRuntime(knobs, on_progress), options.exit_with_parent
+        sock, "fake", lambda on_progress: FakeRuntime(knobs, on_progress), exit_with_parent=options.exit_with_parent
     )
 
 

@@ -34,7 +34,7 @@ from engine.server.worker import DeviceWorker, lab_runtime
 
 HOST = "127.0.0.1"
 EXPIRE_EVERY_S = 1.0
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 3.0
 
 
 class PortTaken(OSError):
@@ -52,14 +52,12 @@ class Server:
     app: Starlette
 
 
-def build(
-    runtime_factory: RuntimeFactory, model: str, dtype: str = "float32", on_fatal: Callable[[], None] = lambda: None
-) -> Server:
+def build(runtime_factory: RuntimeFactory, model: str, on_fatal: Callable[[], None] = lambda: None) -> Server:
     """Join the parts. Effect: none until the app's lifespan starts the worker."""
     instance = secrets.token_hex(6)
     queue = JobQueue(instance)
     metrics = Metrics(queue.counts)
-    worker = DeviceWorker(queue, metrics, runtime_factory, model, dtype, on_fatal)
+    worker = DeviceWorker(queue, metrics, runtime_factory, model, on_fatal)
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -140,11 +138,7 @@ def bind(port: int) -> socket.socket:
 
 
 def serve(
-    sock: socket.socket,
-    model: str,
-    dtype: str = "float32",
-    runtime_factory: RuntimeFactory = lab_runtime,
-    exit_with_parent: bool = False,
+    sock: socket.socket, model: str, runtime_factory: RuntimeFactory | None = None, *, exit_with_parent: bool = False
 ) -> int:
     """Serve on an open socket until a signal, the parent's end or a lost device. Returns the exit code.
 
@@ -156,7 +150,7 @@ def serve(
         lost_device.append(True)
         running.should_exit = True
 
-    server = build(runtime_factory, model, dtype, on_fatal)
+    server = build(runtime_factory or lab_runtime(model), model, on_fatal)
     config = uvicorn.Config(
         server.app,
         log_level="warning",
@@ -174,6 +168,7 @@ def serve(
     if exit_with_parent:
         watch_parent(stop)
     running.run(sockets=[sock])
+    code = 1 if lost_device else 0
     if not server.worker.stop(0):
-        os._exit(1)  # the thread is inside a step that does not end; a normal exit would wait for it
-    return 1 if lost_device else 0
+        os._exit(code)  # the thread is inside torch (loading, a long step): a normal exit would tear that apart
+    return code

@@ -63,6 +63,7 @@ class Failure:
     status: int
     message: str
     param: str | None = None
+    code: str | None = None
 
 
 @dataclass(eq=False)

@@ -107,7 +107,7 @@ class _OpenAI:
             self._queue.submit_generation(job)
             first = await _unless_gone(request, events.get())
             if isinstance(first, Failure):
-                raise ApiError(first.status, first.message, param=first.param)
+                raise ApiError(first.status, first.message, param=first.param, code=first.code)
             if ask.stream:
                 streaming = True
                 body = answer.stream(first, events, ask.include_usage)

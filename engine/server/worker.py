@@ -28,16 +28,21 @@ log = logging.getLogger("engine.server")
 IDLE_BEFORE_CALIBRATION_S = 3.0
 RETRY_LOAD_S = 30.0
 POLL_S = 0.5
+SERVING_DTYPE = "float32"
 
 State = Literal["starting", "loading", "ready", "failed"]
 
 
-def lab_runtime(on_progress: OnProgress) -> Runtime:
-    """The real runtime. Imports torch, so it is called in the worker thread only."""
-    from engine.runtime.lab import LabRuntime
-    from engine.settings import settings
+def lab_runtime(model: str) -> RuntimeFactory:
+    """A factory of the real runtime with ``model`` as its default. It imports torch when it is called, not before."""
 
-    return LabRuntime(settings(), on_progress)
+    def make(on_progress: OnProgress) -> Runtime:
+        from engine.runtime.lab import LabRuntime
+        from engine.settings import settings
+
+        return LabRuntime(replace(settings(), default_model=model), on_progress)
+
+    return make
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,6 @@ class DeviceWorker:
         metrics: Metrics,
         runtime_factory: RuntimeFactory,
         model: str,
-        dtype: str = "float32",
         on_fatal: Callable[[], None] = lambda: None,
     ) -> None:
         self.readiness = Readiness("starting", "start", None, "the engine is starting")
@@ -66,7 +70,7 @@ class DeviceWorker:
         self._queue = queue
         self._metrics = metrics
         self._factory = runtime_factory
-        self.model, self._dtype = model, dtype
+        self.model = model
         self._on_fatal = on_fatal
         self._current: LabRun | None = None
         self._calibrated = False
@@ -117,7 +121,7 @@ class DeviceWorker:
             return
         while not self._queue.is_closed:
             try:
-                self.loaded = self._runtime.load(self.model, self._dtype)
+                self.loaded = self._runtime.load(self.model, SERVING_DTYPE)
                 break
             except Exception as error:
                 log.warning("model %s could not be loaded: %s", self.model, error)
@@ -179,7 +183,8 @@ class DeviceWorker:
                     jobs.pop(0)
                     continue
                 except ScenarioError as error:
-                    job.send(Failure(400, str(error), error.field or None))
+                    # Its values were checked before it queued: what is left is a length the KV cache can never hold.
+                    job.send(Failure(400, str(error), error.field or None, "context_length_exceeded"))
                     self._metrics.request_ended("refused")
             jobs.pop(0)
             self._queue.retire(job)

@@ -138,8 +138,9 @@ def test_prompt_too_long(client, stream, chat):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_the_engine_refuses_is_400_also_when_streamed(client, stream):
-    with pytest.raises(openai.BadRequestError, match="does not fit the KV cache"):
+    with pytest.raises(openai.BadRequestError, match="does not fit the KV cache") as caught:
         client.completions.create(model="fake", prompt="poison", stream=stream)
+    assert caught.value.code == "context_length_exceeded"
 
 
 BAD_COMPLETIONS = [

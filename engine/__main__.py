@@ -1,0 +1,250 @@
+"""The command line: ``python -m engine serve | run | check | export | roof | models``.
+
+Everything the pages do can be done here. Results go to stdout, progress and errors to stderr. A mistake of the user is
+one sentence and exit code 2 (a Run that fails its check: 1), Ctrl-C is quiet (130), and no file is left half-written.
+Heavy imports stand inside the commands, so that ``--help`` and ``check`` answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from engine.lab.records import Run, StepRecord
+    from engine.lab.scenario import Scenario
+    from engine.runtime.lab import LabRuntime
+
+    OnProgress = Callable[[str, float | None, str], None]
+
+USER_ERROR = 2
+PORT_TAKEN = 3
+INTERRUPTED = 130
+
+cli = typer.Typer(
+    help="Token by Token's inference engine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class ExportFormat(StrEnum):
+    chrome = "chrome"
+    csv = "csv"
+
+
+class CsvTable(StrEnum):
+    steps = "steps"
+    requests = "requests"
+
+
+@cli.command()
+def serve(
+    port: Annotated[int | None, typer.Option(help="Port on 127.0.0.1; default 8600.", min=1, max=65_535)] = None,
+    model: Annotated[str | None, typer.Option(help="The model to serve; `models` lists them.")] = None,
+    exit_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Serve the OpenAI API and the lab API on this machine."""
+    from engine.server import app
+    from engine.settings import settings
+
+    with sentences():
+        config = settings()
+        _let_waiting_threads_sleep()
+        try:
+            sock = app.bind(port or config.engine_port)
+        except app.PortTaken as error:
+            _say(str(error))
+            raise typer.Exit(PORT_TAKEN) from None
+        _say(f"engine at http://{app.HOST}:{sock.getsockname()[1]} (Ctrl-C stops it)")
+        code = app.serve(sock, model or config.default_model, exit_with_parent=exit_with_parent)
+    raise typer.Exit(code)
+
+
+@cli.command()
+def run(
+    scenario: Annotated[Path, typer.Argument(help="A scenario file (JSON).")],
+    out: Annotated[Path, typer.Option(help="Where the Run file is written.")],
+) -> None:
+    """Run a scenario on this device and write its Run; the last line printed is a JSON summary."""
+    with sentences():
+        from engine.lab.scenario import Scenario
+
+        _check_writable(out)
+        wanted = Scenario.load(scenario)
+        result = _execute(wanted)
+        result.save(out)
+        print(json.dumps(_summary(result, out), ensure_ascii=False))
+
+
+@cli.command()
+def check(run: Annotated[Path, typer.Argument(help="A Run file.")]) -> None:
+    """Replay a Run's records; exit 1 and name the first broken invariant."""
+    with sentences():
+        from engine.lab.check import CheckError, check_file
+
+        try:
+            checked = check_file(run)
+        except CheckError as error:
+            _say(str(error))
+            raise typer.Exit(1) from None
+        print(f"ok: {run} holds {len(checked.steps)} steps and {len(checked.requests)} requests, every invariant holds")
+
+
+@cli.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A Run file.")],
+    format: Annotated[ExportFormat, typer.Option(help="chrome (opens in Perfetto) or csv.")],
+    out: Annotated[Path, typer.Option(help="Where the export is written.")],
+    table: Annotated[CsvTable, typer.Option(help="For csv: a row per step or per request.")] = CsvTable.steps,
+) -> None:
+    """Turn a Run into a file other programs read."""
+    with sentences():
+        from engine.lab import export as exports
+        from engine.lab.records import Run
+
+        _check_writable(out)
+        loaded = Run.load(run)
+        is_trace = format is ExportFormat.chrome
+        _write(out, json.dumps(exports.to_chrome(loaded)) if is_trace else exports.to_csv(loaded, table.value))
+        print(f"wrote {out}")
+
+
+@cli.command()
+def roof() -> None:
+    """Measure this device's ceilings (read bandwidth, matmul rate) and print them as JSON."""
+    with sentences():
+        with progress() as on_progress:
+            ceilings = _runtime(on_progress).calibrate()
+        print(json.dumps(ceilings.as_dict(), ensure_ascii=False))
+
+
+@cli.command()
+def models() -> None:
+    """List what can be loaded here, as JSON."""
+    with sentences():
+        from engine.model.registry import list_models
+
+        print(json.dumps(list_models(), ensure_ascii=False, indent=1))
+
+
+def _let_waiting_threads_sleep() -> None:
+    """Effect on torch's OpenMP threads, if set before torch is imported: they sleep at barriers instead of spinning.
+
+    The pages and a browser share the cores with the engine; with spinning threads a step then took up to 15 times as
+    long, because a thread that waits kept the core from the one it waited for.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def _runtime(on_progress: OnProgress) -> LabRuntime:
+    _let_waiting_threads_sleep()
+    from engine.runtime.lab import LabRuntime
+    from engine.settings import settings
+
+    return LabRuntime(settings(), on_progress)
+
+
+def _execute(scenario: Scenario) -> Run:
+    """Load, run, return the Run. Effect: progress on stderr."""
+    total_tokens = sum(request.max_tokens for request in scenario.requests)
+    num_tokens = 0
+    with progress() as on_progress:
+
+        def on_step(record: StepRecord, deltas: Mapping[str, str]) -> None:
+            nonlocal num_tokens
+            num_tokens += len(record.outputs)
+            on_progress("run", num_tokens / total_tokens, f"step {record.step}, {num_tokens} of {total_tokens} tokens")
+
+        runtime = _runtime(on_progress)
+        prepared = runtime.prepare(scenario)
+        return runtime.run(prepared, f"run-{secrets.token_hex(6)}", on_step, lambda: False).run
+
+
+def _summary(run: Run, out: Path) -> dict[str, object]:
+    from engine.lab.metrics import run_metrics
+
+    header = run.header
+    head = {"run_id": run.run_id, "out": str(out), "model": header.model.name, "device": header.device.name}
+    return {**head, "policy": header.scenario["policy"], "dtype": header.dtype, **dataclasses.asdict(run_metrics(run))}
+
+
+def _check_writable(path: Path) -> None:
+    """Before the work, not after it: a run of a minute must not be lost to a misspelt folder."""
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder; give the name of a file")
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.absolute().parent}; create it first")
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[OnProgress]:
+    """A progress line on stderr while the block runs; nothing where stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("starting", total=None)
+
+        def on_progress(stage: str, fraction: float | None, message: str) -> None:
+            total = None if fraction is None else 1.0
+            bars.update(task, description=message or stage, total=total, completed=fraction or 0.0)
+
+        yield on_progress
+
+
+@contextlib.contextmanager
+def sentences() -> Iterator[None]:
+    """Turn what a user can cause into one sentence on stderr and an exit code. Bugs keep their traceback."""
+    from engine.server.sentences import is_for_the_user, sentence
+
+    try:
+        yield
+    except typer.BadParameter as error:
+        _say(error.message)
+        raise typer.Exit(USER_ERROR) from None
+    except KeyboardInterrupt:
+        _say("stopped")
+        raise typer.Exit(INTERRUPTED) from None
+    except (ValueError, OSError, MemoryError) as error:
+        if not is_for_the_user(error) and isinstance(error, ValueError):
+            raise
+        _say(_os_sentence(error) if isinstance(error, OSError) else sentence(error))
+        raise typer.Exit(USER_ERROR) from None
+
+
+def _os_sentence(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def _say(message: str) -> None:
+    print(f"engine: {message}" if not message.startswith("engine") else message, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    cli(prog_name="python -m engine")

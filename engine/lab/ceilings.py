@@ -44,14 +44,14 @@ Progress = Callable[[float, str], None]  # share done in [0, 1], what is being m
 
 
 def calibrate(info: DeviceInfo | None = None, refresh: bool = False, progress: Progress | None = None) -> Ceilings:
-    """The cached ceilings of the device if they are quiet, else measured now (under 20 s on 2 cores) and cached.
+    """The cached ceilings of the device if they are quiet, else measured now (under 20 s on 2 free cores) and cached.
 
     Effect: may write ``ceilings.json`` in the lab's home. Where it cannot be written, the next start measures again.
     ``refresh`` measures anew and forgets what was known.
     """
     info = info or describe_device()
     cached = load_cached(info)
-    if cached is not None and not cached.noisy and not refresh:
+    if cached is not None and not refresh and not (cached.noisy or cached.disturbed):
         return cached
     measured = measure_ceilings(info, progress)
     if cached is not None and not refresh:

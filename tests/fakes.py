@@ -151,6 +151,7 @@ class FakeText:
         return delta
 
     def finish(self) -> str:
+        assert not self.stopped, "a text that has stopped has nothing left to show"
         self.num_finished += 1
         return ""
 

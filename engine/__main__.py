@@ -129,7 +129,7 @@ def roof() -> None:
     with sentences():
         with progress() as on_progress:
             ceilings = _runtime(on_progress).calibrate()
-        print(json.dumps(ceilings.as_dict(), ensure_ascii=False))
+        print(ceilings.model_dump_json())
 
 
 @cli.command()

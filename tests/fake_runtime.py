@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import BaseModel
+
 from engine.lab.records import (
     Blocks,
     DeviceInfo,
@@ -81,6 +83,11 @@ class FakeResult:
     pieces: dict[str, list[str]]
 
 
+class FakeCeilings(BaseModel):
+    read_gbps: float = 12.5
+    disturbed: bool = False
+
+
 @dataclass(frozen=True)
 class FakeEvent:
     request_id: str
@@ -105,6 +112,7 @@ class Knobs:
     stretches: list[tuple[str, str, float, float]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     num_calibrations: int = 0
+    num_disturbed: int = 0  # the first measurement that is quiet
     serving: FakeServing | None = None
 
 
@@ -162,9 +170,10 @@ class FakeRuntime:
             self._serving = self._knobs.serving = FakeServing(self._knobs, self._pause)
         return self._serving
 
-    def calibrate(self) -> dict:
+    def calibrate(self) -> FakeCeilings:
+        self._on_progress("calibrate", 0.5, "measuring")
         self._knobs.num_calibrations += 1
-        return {}
+        return FakeCeilings(disturbed=self._knobs.num_calibrations < self._knobs.num_disturbed)
 
     def describe(self) -> dict:
         return {"device": {"name": "fake"}, "default_model": MODEL.model_dump(), "ceilings": None}

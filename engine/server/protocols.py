@@ -38,6 +38,10 @@ class GenerationEvent(Protocol):
     num_output_tokens: int
 
 
+class Ceilings(Protocol):
+    disturbed: bool
+
+
 class ServingEngine(Protocol):
     has_work: bool
     free_blocks: int
@@ -59,7 +63,7 @@ class Runtime(Protocol):
         should_stop: Callable[[], bool],
     ) -> RunResult: ...
     def serving(self) -> ServingEngine: ...
-    def calibrate(self) -> object: ...
+    def calibrate(self) -> Ceilings: ...
     def describe(self) -> dict[str, Any]: ...
 
 

@@ -25,7 +25,7 @@ from engine.server.sentences import device_is_lost, is_for_the_user, sentence
 
 log = logging.getLogger("engine.server")
 
-IDLE_BEFORE_CALIBRATION_S = 3.0
+IDLE_BEFORE_CALIBRATION_S = (5.0, 60.0, 300.0, 1800.0)  # the first measurement, and again while it was disturbed
 RETRY_LOAD_S = 30.0
 POLL_S = 0.5
 SERVING_DTYPE = "float32"
@@ -73,7 +73,8 @@ class DeviceWorker:
         self.model = model
         self._on_fatal = on_fatal
         self._current: LabRun | None = None
-        self._calibrated = False
+        self._num_calibrations = 0
+        self._needs_calibration = True
         self._thread = threading.Thread(target=self._main, name="device", daemon=True)
 
     def start(self) -> None:
@@ -98,11 +99,11 @@ class DeviceWorker:
                     self._run(job)
                 elif job is not None:
                     self._serve(job)
-                elif time.monotonic() - idle_since_s > IDLE_BEFORE_CALIBRATION_S:
-                    self._calibrate()
+                elif not self._is_time_to_calibrate(time.monotonic() - idle_since_s):
                     continue
-                if job is not None:
-                    idle_since_s = time.monotonic()
+                else:
+                    self._calibrate()
+                idle_since_s = time.monotonic()
         except BaseException as error:
             log.exception("the device thread ended")
             self._fail(f"the engine's device thread ended: {sentence(error)}")
@@ -231,14 +232,22 @@ class DeviceWorker:
             self._queue.retire(job)
             self._metrics.request_ended("error")
 
+    def _is_time_to_calibrate(self, idle_s: float) -> bool:
+        times = IDLE_BEFORE_CALIBRATION_S
+        return self._needs_calibration and idle_s > times[min(self._num_calibrations, len(times) - 1)]
+
     def _calibrate(self) -> None:
-        if self._calibrated:
-            return
-        self._calibrated = True
+        """Measure the device's ceilings, or read them from the cache. A disturbed measurement is repeated later."""
+        before = self.readiness
+        self._num_calibrations += 1
         try:
-            self._runtime.calibrate()
-        except Exception:
+            self._needs_calibration = self._runtime.calibrate().disturbed
+        except Exception as error:
+            self._needs_calibration = False
             log.exception("the device could not be measured")
+            if device_is_lost(error):
+                raise
+        self.readiness = before
         self._refresh_report()
 
     def _refresh_report(self) -> None:
@@ -250,7 +259,9 @@ class DeviceWorker:
     def _on_progress(self, stage: str, fraction: float | None, message: str) -> None:
         if self._current is not None:
             self._current.set_stage(message)
-        elif self.loaded is None and self.readiness.state != "failed":
+        elif self.readiness.state == "ready":  # calibrating: a run that comes now waits for it and may say why
+            self.readiness = Readiness("ready", stage, fraction, message)
+        elif self.readiness.state != "failed":
             self.readiness = Readiness("loading", stage, fraction, message)
 
     def _fail(self, message: str) -> None:

@@ -22,11 +22,6 @@ from tests.live_server import eventually, scenario
 from tests.unit.lab_runs import chunked_scenario, make_run
 
 
-class FakeCeilings:
-    def as_dict(self) -> dict:
-        return {"read_gbps": 12.5}
-
-
 @pytest.fixture
 def knobs(monkeypatch) -> Knobs:
     made = Knobs(step_s=0)
@@ -177,9 +172,8 @@ def test_export(run_file, tmp_path):
     assert call("export", run_file, "--format", "html", "--out", chrome).exit_code == 2
 
 
-def test_roof_and_models_print_json(knobs, monkeypatch):
-    monkeypatch.setattr(FakeRuntime, "calibrate", lambda self: FakeCeilings())
-    assert json.loads(call("roof").stdout) == {"read_gbps": 12.5}
+def test_roof_and_models_print_json(knobs):
+    assert json.loads(call("roof").stdout) == {"read_gbps": 12.5, "disturbed": False}
     models = json.loads(call("models").stdout)
     assert any(model["name"] == "tiny-random" for model in models)
 

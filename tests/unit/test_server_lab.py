@@ -332,14 +332,17 @@ def test_a_lost_device_ends_the_worker_for_a_fresh_process():
         assert status(live, run_id)["state"] == "failed"
 
 
-def test_the_device_is_measured_once_when_idle(monkeypatch):
-    monkeypatch.setattr("engine.server.worker.IDLE_BEFORE_CALIBRATION_S", 0.0)
+@pytest.mark.parametrize("num_disturbed", [0, 3])
+def test_the_device_is_measured_when_idle_until_nothing_disturbed_it(monkeypatch, num_disturbed):
+    monkeypatch.setattr("engine.server.worker.IDLE_BEFORE_CALIBRATION_S", (0.0, 0.01))
     monkeypatch.setattr("engine.server.worker.POLL_S", 0.02)
-    with live_server() as live:
-        eventually(lambda: live.knobs.num_calibrations == 1)
+    expected = max(1, num_disturbed)
+    with live_server(Knobs(num_disturbed=num_disturbed)) as live:
+        eventually(lambda: live.knobs.num_calibrations == expected)
         finished(live, submit(live))
         finished(live, submit(live))
-        assert live.knobs.num_calibrations == 1
+        assert live.knobs.num_calibrations == expected
+        assert live.http.get("/readyz").json()["message"] == "fake is ready"
 
 
 def test_metrics(live):

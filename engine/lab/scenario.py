@@ -36,7 +36,7 @@ class _Strict(BaseModel):
 class Limits(_Strict):
     """What the scheduler may use in one step and in all. Blocks are KV blocks of ``Scenario.block_size`` positions."""
 
-    max_requests: int = Field(8, ge=1, le=64)
+    max_requests: int = Field(8, ge=1, le=256)
     max_batch_tokens: int = Field(256, ge=1, le=8_192)
     num_blocks: int = Field(512, ge=1, le=16_384)
     prefix_cache: Literal["none", "hash", "radix"] = "none"

@@ -21,6 +21,7 @@ from lessons.reasons import REASON_TEXT, main_reason
 from lessons.scenarios import preset_of
 from lessons.text import Fact, format_seconds
 
+ALIKE = 1.25  # median durations of like steps in the two runs that differ by more mean a disturbed machine
 SMALL_GAIN = 1.25  # total time, static over continuous, below which the gain is not called large
 CLEAR = 1.1  # two numbers nearer than this are not spoken of as different
 FEWEST_STEPS = 5  # like steps needed before a median of their durations is quoted
@@ -67,8 +68,9 @@ def facts(runs: Mapping[str, Run]) -> dict[str, Fact]:
         "mean_e2e_continuous": format_seconds(ours.e2e_s.mean),
         "mean_e2e_ratio": theirs.e2e_s.mean / ours.e2e_s.mean,
     }
-    found |= _row_facts(static, chunked)
-    return found | _wait_facts(static, chunked) | _step_time_facts(chunked)
+    for more in (_row_facts(static, chunked), _wait_facts(static, chunked), _like_steps(static, chunked)):
+        found |= more
+    return found | _step_time_facts(chunked)
 
 
 def sections(runs: Mapping[str, Run]) -> list[str]:
@@ -83,6 +85,8 @@ def sections(runs: Mapping[str, Run]) -> list[str]:
         found.append("note_waiting")
     if "late_one" in values:
         found.append("note_still_waiting")
+    if is_disturbed(values):
+        return [*found, "note_noisy"]  # what follows compares seconds
     if "rows_few" in values:
         dear = values["step_time_ratio"] - 1 > 0.5 * (values["rows_ratio"] - 1)
         found.append("note_step_time_dear" if dear else "note_step_time")
@@ -163,13 +167,39 @@ def _wait_facts(static: Run, chunked: Run) -> dict[str, Fact]:
     return found
 
 
-def _step_time_facts(run: Run) -> dict[str, Fact]:
-    """Median duration of pure decode steps with the fewest and with the most rows, where there are enough of both."""
+def is_disturbed(values: Mapping[str, Fact]) -> bool:
+    """Whether like steps of the two runs took clearly different times, so that their seconds cannot be compared."""
+    ratio = values.get("like_ratio", 1.0)
+    return max(ratio, 1 / ratio) > ALIKE
+
+
+def _like_steps(static: Run, chunked: Run) -> dict[str, Fact]:
+    """Median duration of pure decode steps with equally many rows, padding included, in either run."""
+    of_static, of_chunked = _durations_by_rows(static), _durations_by_rows(chunked)
+    common = [rows for rows in of_static if rows in of_chunked]
+    if not common:
+        return {}
+    rows = max(common)
+    return {
+        "like_rows": _requests(rows),
+        "like_static_ms": 1e3 * of_static[rows],
+        "like_continuous_ms": 1e3 * of_chunked[rows],
+        "like_ratio": of_static[rows] / of_chunked[rows],
+    }
+
+
+def _durations_by_rows(run: Run) -> dict[int, float]:
+    """Median seconds of pure decode steps by their number of rows, padding included, where there are enough of them."""
     durations: dict[int, list[float]] = {}
     for step in run.steps:
         if step_kind(step) == "decode":
-            durations.setdefault(num_rows(step), []).append(duration_s(step))
-    enough = {rows: statistics.median(times) for rows, times in durations.items() if len(times) >= FEWEST_STEPS}
+            durations.setdefault(len(step.scheduled), []).append(duration_s(step))
+    return {rows: statistics.median(times) for rows, times in durations.items() if len(times) >= FEWEST_STEPS}
+
+
+def _step_time_facts(run: Run) -> dict[str, Fact]:
+    """Median duration of pure decode steps with the fewest and with the most rows, where there are enough of both."""
+    enough = _durations_by_rows(run)
     if len(enough) < 2:
         return {}
     few, many = min(enough), max(enough)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from engine.lab.metrics import duration_s, kv_of_request, request_metrics, step_kind
+from engine.lab.metrics import duration_s, kv_of_request, percentile, request_metrics, step_kind, step_spread
 from engine.lab.records import RequestRecord, Run, StepRecord
 from engine.lab.work import intensity, moved_bytes, prefill_flops, roofline_s
 from lessons.facts_error import FactsError
 from lessons.text import Fact, format_bytes
 
 NEAR = (0.9, 1.3)  # measured over modelled TPOT within which one division predicts decode
+NOISY = 0.5  # spread of like steps, (p90 − p10)/median, beyond which a page should warn
 LONG_PROMPT = 256  # prompt length at which FLOPs per prompt token are taken: the head's share has faded by then
 
 
@@ -58,11 +59,13 @@ def facts(runs: Mapping[str, Run]) -> dict[str, Fact]:
 
 
 def sections(runs: Mapping[str, Run]) -> list[str]:
-    _, record = the_run(runs)
+    run, record = the_run(runs)
     if record.num_output_tokens < 2:
         return ["note_one_token"]
     found = ["after", "why"]
     values = facts(runs)
+    if (step_spread(run, "decode").relative or 0.0) > NOISY:
+        found.append("note_noisy")
     if "ridge" not in values:
         found.append("note_no_ceilings")
     else:
@@ -123,6 +126,8 @@ def _decode_facts(run: Run, record: RequestRecord) -> dict[str, Fact]:
     nearest = round(bytes_per_weight)
     return {
         "tpot_ms": 1e3 * tpot_s,
+        "spread_low_ms": 1e3 * percentile([duration_s(s) for s in decode], 10),
+        "spread_high_ms": 1e3 * percentile([duration_s(s) for s in decode], 90),
         "token_ratio": tpot_s / (prefill_s(record) / record.num_prompt_tokens),
         "decode_rate": 1 / tpot_s,
         "prefill_share": 100 * prefill_share(record),

@@ -89,6 +89,14 @@ def fake_prompt(spec: RequestSpec) -> list[int]:
     return [rng.randrange(4, VOCAB) for _ in range(count)]
 
 
+def disturbed_batching_runs(preset: str) -> dict[str, Run]:
+    """The static run while something else used the machine."""
+    return {
+        "static": serve(batching(preset, "static"), pass_ms=60, token_ms=4),
+        "chunked": serve(batching(preset, "chunked")),
+    }
+
+
 def batching_runs(preset: str, **options) -> dict[str, Run]:
     return {policy: serve(batching(preset, policy), **options) for policy in ("static", "chunked")}
 

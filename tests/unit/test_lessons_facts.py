@@ -14,12 +14,19 @@ from lessons.catalog import lesson, load_lessons
 from lessons.run_facts import FactsError, text
 from lessons.scenarios import PRESETS
 from lessons.text import LANGS, placeholders
-from tests.unit.lesson_runs import batching_runs, prefill_decode_runs, random_batching_runs
+from tests.unit.lesson_runs import (
+    batching_runs,
+    disturbed_batching_runs,
+    prefill_decode_runs,
+    random_batching_runs,
+)
 
 ALL_RUNS = {
     **{f"batching/{preset}": ("batching", lambda p=preset: batching_runs(p)) for preset in PRESETS},
     "batching/dear rows": ("batching", lambda: batching_runs("abcd", pass_ms=1, token_ms=20)),
     "batching/no eos": ("batching", lambda: batching_runs("chat", eos=frozenset())),
+    "batching/disturbed": ("batching", lambda: disturbed_batching_runs("abcd")),
+    "prefill/disturbed": ("prefill_decode", lambda: prefill_decode_runs(jitter=4)),
     "prefill/short": ("prefill_decode", lambda: prefill_decode_runs(10)),
     "prefill/long": ("prefill_decode", lambda: prefill_decode_runs(300)),
     "prefill/own": ("prefill_decode", lambda: prefill_decode_runs(None)),
@@ -121,6 +128,14 @@ def test_notes_follow_the_run(served):
     assert "note_stop" not in notes("prefill/short")
     stopped = served["prefill/own"][1]["run"].requests[0].finish_reason == "stop"
     assert ("note_stop" in notes("prefill/own")) == stopped
+
+
+def test_a_disturbed_machine_is_named_and_nothing_is_made_of_its_seconds(served):
+    shown = lessons.sections(*served["batching/disturbed"])
+    assert shown[-1] == "note_noisy" and not any(s.startswith(("note_gain", "note_step", "note_same")) for s in shown)
+    assert "note_noisy" in lessons.sections(*served["prefill/disturbed"])
+    for name in ("batching/abcd", "batching/mixed", "prefill/short"):
+        assert "note_noisy" not in lessons.sections(*served[name])
 
 
 def test_the_model_is_the_division_it_claims_to_be(served):

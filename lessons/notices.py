@@ -35,8 +35,8 @@ NOTICES: Mapping[str, dict[Lang, str]] = MappingProxyType(
             "zh": "无法使用数据库 {name}，学习进度只保留到实验室关闭为止；请检查 DATABASE_URL 后重新启动。",
         },
         "newer": {
-            "en": "The file {name} was written by a newer version of the lab, so your progress is kept only until the lab "
-            "stops; update the lab and restart.",
+            "en": "The file {name} was written by a newer version of the lab, so your progress is kept only until "
+            "the lab stops; update the lab and restart.",
             "zh": "文件 {name} 由更新版本的实验室写成，学习进度只保留到实验室关闭为止；请升级实验室后重新启动。",
         },
     }

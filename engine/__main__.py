@@ -69,7 +69,8 @@ def serve(
         except app.PortTaken as error:
             _say(str(error))
             raise typer.Exit(PORT_TAKEN) from None
-        _say(f"engine at http://{app.HOST}:{sock.getsockname()[1]} (Ctrl-C stops it)")
+        if not exit_with_parent:
+            _say(f"engine at http://{app.HOST}:{sock.getsockname()[1]} (Ctrl-C stops it)")
         code = app.serve(sock, model or config.default_model, exit_with_parent=exit_with_parent)
     raise typer.Exit(code)
 

@@ -7,6 +7,7 @@ can prove that none overlaps another. Its model reads and writes characters: a t
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import threading
 import time
@@ -114,6 +115,7 @@ class Knobs:
     num_calibrations: int = 0
     num_disturbed: int = 0  # the first measurement that is quiet
     serving: FakeServing | None = None
+    collecting: list[bool] = field(default_factory=list)  # whether the garbage collector was on in each step of a run
 
 
 class FakeRuntime:
@@ -157,6 +159,7 @@ class FakeRuntime:
                 if should_stop():
                     raise Cancelled("stopped")
                 self._pause()
+                self._knobs.collecting.append(gc.isenabled())
                 steps.append(_step(len(steps), left, time.perf_counter() - begin))
                 on_step(steps[-1], {output.request_id: "x" for output in steps[-1].outputs})
         finally:

@@ -8,11 +8,12 @@ every job: one that fails leaves one sentence. torch is imported in this thread 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -118,7 +119,7 @@ class DeviceWorker:
         except Exception as error:  # torch that cannot be imported, a device that cannot be opened
             log.exception("the runtime could not start")
             self._fail(f"the engine cannot start: {sentence(error)}")
-            self._queue.wait_closed(None)
+            self._wait_failed(None)
             return
         while not self._queue.is_closed:
             try:
@@ -127,7 +128,7 @@ class DeviceWorker:
             except Exception as error:
                 log.warning("model %s could not be loaded: %s", self.model, error)
                 self._fail(sentence(error))
-                self._queue.wait_closed(RETRY_LOAD_S)
+                self._wait_failed(RETRY_LOAD_S)
         if self.loaded is not None:
             self._refresh_report()
             # What was loaded stays for good: keep it out of the garbage collector's way, whose pauses a Run would show.
@@ -139,7 +140,8 @@ class DeviceWorker:
         self._current = run
         try:
             prepared = self._runtime.prepare(run.scenario)
-            result = self._runtime.run(prepared, run.run_id, run.on_step, run.should_stop)
+            with _no_garbage_collection():
+                result = self._runtime.run(prepared, run.run_id, run.on_step, run.should_stop)
             run.complete(result)
         except Exception as error:
             if run.end("failed", sentence(error)) and not is_for_the_user(error):
@@ -264,6 +266,23 @@ class DeviceWorker:
         elif self.readiness.state != "failed":
             self.readiness = Readiness("loading", stage, fraction, message)
 
+    def _wait_failed(self, seconds: float | None) -> None:
+        """Wait while there is no engine, telling whoever slipped into the queue meanwhile. None: until the end."""
+        end_s = None if seconds is None else time.monotonic() + seconds
+        while not self._queue.wait_closed(POLL_S) and (end_s is None or time.monotonic() < end_s):
+            self._queue.fail_waiting(self.readiness.message)
+
     def _fail(self, message: str) -> None:
         self.readiness = replace(self.readiness, state="failed", fraction=None, message=message)
         self._queue.fail_waiting(message)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Python's collector would stop a timing run for tens of milliseconds, the longer the more records it has made."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()

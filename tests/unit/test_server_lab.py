@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from itertools import pairwise
@@ -230,6 +231,15 @@ def test_a_run_that_breaks_leaves_one_sentence_and_a_living_engine(error, words)
         assert failed["state"] == "failed" and words in failed["error"] and "\n" not in failed["error"]
         live.knobs.run_error = None
         assert finished(live, submit(live))["state"] == "done"
+
+
+def test_the_garbage_collector_rests_during_a_run_and_only_then():
+    with live_server() as live:
+        finished(live, submit(live))
+        assert live.knobs.collecting == [False] * 3
+        live.knobs.run_error = KeyError("a bug")
+        finished(live, submit(live))
+        eventually(gc.isenabled)
 
 
 def test_unknown_runs(live):

@@ -14,7 +14,7 @@ from pages._ui.i18n import t
 
 st.set_page_config(page_title="Token by Token · 逐词", page_icon=":material/grain:", layout="wide")
 lang = session.choose_language()
-layout.set_html_language(lang)
+layout.page_chrome(lang)
 
 lessons = [lesson for lesson in load_lessons() if (Path(__file__).parent / f"p_{lesson.id}.py").exists()]
 home = st.Page("p_home.py", title=t("common.nav_home"), icon=":material/home:", default=True)
@@ -28,12 +28,13 @@ lesson_pages = {
     )
     for index, lesson in enumerate(lessons, start=1)
 }
-page = st.navigation({t("common.nav_start"): [home], t("common.nav_core"): list(lesson_pages.values())})
+page = st.navigation([home, *lesson_pages.values()], position="hidden")
+shown = next((lesson_id for lesson_id, p in lesson_pages.items() if p.url_path == page.url_path), None)
 
+layout.logo()
 with st.sidebar:
-    st.markdown(f"### {t('common.product')}")
+    layout.navigation(home, lesson_pages)
     layout.engine_card()
-    shown = next((lesson_id for lesson_id, p in lesson_pages.items() if p.url_path == page.url_path), None)
     run_panel.background(shown, {lesson.id: lesson.title[lang] for lesson in lessons})
 
 with st.container(horizontal=True, horizontal_alignment="right", key="top_bar"):

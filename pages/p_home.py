@@ -2,12 +2,12 @@
 
 import streamlit as st
 
-from pages._ui import home, session
+from pages._ui import home, layout, session
 from pages._ui.i18n import language, t
 
 lang = language()
 st.title(t("common.product"), anchor=False)
-st.markdown(f"#### {t('common.tagline')}")
+layout.lead(t("common.tagline"), "tagline")
 st.markdown(t("home.intro"))
 home.continue_button(lang)
 

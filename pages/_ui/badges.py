@@ -29,18 +29,20 @@ def escape(text: str) -> str:
     return "".join("\\" + c if c in "\\`*_{}[]()<>#+-.!|~$:" else c for c in text.replace("\n", " "))
 
 
+def note(text: str) -> None:
+    """Small print. Not ``st.caption``: its faded text is too faint for a projector and for the contrast rules."""
+    st.markdown("  \n".join(f":small[{line}]" for line in text.split("  \n")))
+
+
 def provenance(*runs: Run, modelled: bool = False) -> None:
     """The line under a figure: which Runs it was measured from, and that a model stands beside them."""
-    lines = []
+    places: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        where = t(
-            "common.measured_where",
-            device=escape(run.header.device.name),
-            dtype=run.header.dtype,
-            run=escape(run.run_id),
-        )
-        lines.append(f"{badge('measured')} {where}")
+        places.setdefault((run.header.device.name, run.header.dtype), []).append(escape(run.run_id))
+    lines = [
+        f"{badge('measured')} " + t("common.measured_where", device=escape(device), dtype=dtype, run=", ".join(run_ids))
+        for (device, dtype), run_ids in places.items()
+    ]
     if modelled:
         lines.append(f"{badge('modelled')} {t('common.modelled_where')}")
-    # Not st.caption: its faded text is too faint to be read on a projector.
-    st.markdown("  \n".join(f":small[{line}]" for line in lines))
+    note("  \n".join(lines))

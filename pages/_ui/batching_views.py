@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from engine.lab.records import Run
-from pages._ui import charts, compare, session
+from pages._ui import charts, compare, layout, session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
 from pages._ui.player import timeline_player
@@ -113,7 +113,7 @@ def _speed_up(static: Run, chunked: Run, one: PolicyResult, other: PolicyResult)
         mean=number(spread.mean, lang),
         places=spread.places,
     )
-    st.markdown(f"#### {t(f'{_NS}.speed_up', factor=factor(measured, lang))} {badge('measured')}")
+    layout.lead(f"{t(f'{_NS}.speed_up', times=number(measured, lang))} {badge('measured')}", "speed_up")
     st.markdown(condition)
     row = compare.Row(
         t(f"{_NS}.row_speed_up"),

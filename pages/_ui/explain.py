@@ -15,8 +15,9 @@ import streamlit as st
 from engine.lab.records import Run
 from lessons.catalog import Lesson
 from lessons.run_facts import FactsError, explanation, headline
-from pages._ui.badges import badge, provenance
+from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
+from pages._ui.prose import mend
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT_WIDTH = 760  # pixels; longer lines are hard to read
@@ -26,13 +27,13 @@ def before(lesson: Lesson) -> None:
     """What a learner needs to know to predict, and what people often believe."""
     section(lesson, "before")
     with st.container(width=TEXT_WIDTH), st.expander(t("common.misconceptions"), icon=":material/psychology_alt:"):
-        st.markdown("\n".join(f"- {belief}" for belief in lesson.misconceptions[language()]))
+        st.markdown("\n".join(f"- {mend(belief)}" for belief in lesson.misconceptions[language()]))
 
 
 def section(lesson: Lesson, name: str) -> None:
     """One section of the lesson's text that has no numbers of a Run in it."""
     with st.container(width=TEXT_WIDTH):
-        st.markdown(lesson.text(language(), name))
+        st.markdown(mend(lesson.text(language(), name)))
 
 
 def happened(lesson: Lesson, runs: Mapping[str, Run]) -> None:
@@ -43,19 +44,19 @@ def happened(lesson: Lesson, runs: Mapping[str, Run]) -> None:
         return
     if sentence:
         with st.container(width=TEXT_WIDTH):
-            st.markdown(f"{sentence} {badge('measured')}")
+            st.markdown(f"{mend(sentence)} {badge('measured')}")
 
 
 def why(lesson: Lesson, runs: Mapping[str, Run]) -> None:
     """The explanation with the numbers of these Runs, what to keep of it, and the places in the source."""
     with st.container(width=TEXT_WIDTH):
         try:
-            st.markdown(explanation(lesson.id, dict(runs), language()))
+            st.markdown(mend(explanation(lesson.id, dict(runs), language())))
             provenance(*runs.values(), modelled=True)
         except FactsError:  # a run that was cut short may lack what the text is about
             st.info(t("common.no_explanation"), icon=":material/info:")
         st.subheader(t("common.in_short"), anchor=False)
-        st.markdown(lesson.text(language(), "summary"))
+        st.markdown(mend(lesson.text(language(), "summary")))
     code(lesson)
 
 
@@ -67,7 +68,7 @@ def code(lesson: Lesson) -> None:
             found = source(link.symbol)
             if found is not None:
                 text, line = found
-                st.caption(t("common.code_line", line=line))
+                note(t("common.code_line", line=line))
                 st.code(text, language="python", wrap_lines=True)
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from lessons.catalog import Lesson, load_lessons
 from lessons.store import LessonProgress
 from pages._ui import layout, session
-from pages._ui.badges import badge, escape
+from pages._ui.badges import badge, escape, note
 from pages._ui.i18n import t
 from pages._ui.units import byte_count, number
 
@@ -41,7 +41,7 @@ def _finished(lesson: Lesson, progress: LessonProgress) -> bool:
 
 def how_it_works() -> None:
     """The four moves of every lesson."""
-    with st.grid(4, min_column_width=210):
+    with st.grid(4, min_column_width=170):
         for index, (name, icon) in enumerate(_HOW, start=1):
             with st.container(border=True, height="stretch"):
                 st.markdown(f"**:material/{icon}: {index} · {t(f'common.step_{name}')}**")
@@ -72,7 +72,7 @@ def _progress_line(lesson: Lesson, done: LessonProgress) -> None:
         f":material/{'check_circle' if is_done else 'radio_button_unchecked'}: {t(f'home.{name}')}"
         for name, is_done in marks
     ]
-    st.caption(" · ".join([t("common.lesson_minutes", minutes=lesson.minutes), *shown]))
+    note(" · ".join([t("common.lesson_minutes", minutes=lesson.minutes), *shown]))
     share = min(done.num_items_correct / max(len(lesson.quiz), 1), 1.0)
     st.progress(
         (sum(is_done for _, is_done in marks[:2]) + share) / 3,
@@ -92,8 +92,7 @@ def _device_card(lang: str) -> None:
         st.markdown(t("home.device_waiting"))
         return
     device, model = about.get("device") or {}, about.get("default_model") or {}
-    ceilings = about.get("ceilings") or {}
-    with st.grid(4, min_column_width=200):
+    with st.grid(4, min_column_width=170):
         _fact(t("home.device_name"), escape(str(device.get("name", "–"))), t("home.threads", n=device.get("threads")))
         _fact(
             t("home.model"),
@@ -105,16 +104,16 @@ def _device_card(lang: str) -> None:
             ),
         )
         for name, unit in (("read_gbps", "GB/s"), ("matmul_tflops", "TFLOP/s")):
-            value = ceilings.get(name) or device.get(name)
+            value = device.get(name)
             shown = f"{number(value, lang)} {unit} {badge('measured')}" if value else t("home.not_measured")
             _fact(t(f"home.{name}"), shown, t(f"home.{name}_hint"))
 
 
-def _fact(label: str, value: str, note: str) -> None:
+def _fact(label: str, value: str, remark: str) -> None:
     with st.container(border=True, height="stretch"):
-        st.caption(label)
+        note(label)
         st.markdown(f"**{value}**")
-        st.caption(note)
+        note(remark)
 
 
 def badge_legend() -> None:

@@ -15,12 +15,14 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from engine.lab.records import Run
+from engine.lab.records import Run, StepRecord
 from engine.lab.scenario import Scenario
 from engine.server.client import EngineRefused, EngineUnavailable, RunStatus
 from pages._ui import session
 
 JobState = Literal["active", "done", "stopped", "cancelled", "failed", "refused", "busy", "lost", "unreachable"]
+
+_STEPS = "_live_steps"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class View:
     job: Job
     status: RunStatus | None
     waiting_for_engine: bool = False
+    steps: Sequence[StepRecord] = ()  # of the part at hand, from its first step on
 
 
 def current(lesson_id: str) -> Job | None:
@@ -109,9 +112,12 @@ def follow(lesson_id: str) -> View | None:
         if not job.active:
             return View(job, None)
     try:
-        status = session.client().follow(job.run_ids[job.index], since=_seen(job))
+        run_id = job.run_ids[job.index]
+        steps = _steps(run_id)
+        status = session.client().follow(run_id, since=len(steps))
+        steps.extend(status.steps)
         if status.state == "done":
-            _store(job, job.run_ids[job.index])
+            _store(job, run_id)
     except EngineUnavailable as error:
         if error.restarted:
             job.state = "lost"
@@ -120,7 +126,6 @@ def follow(lesson_id: str) -> View | None:
     except EngineRefused as error:
         job.state, job.error = "failed", error.message
         return View(_keep(job), None)
-    st.session_state[f"_seen:{job.run_ids[job.index]}"] = status.num_steps
     if status.state == "done":
         job.index += 1
         if job.index == len(job.parts):
@@ -129,12 +134,15 @@ def follow(lesson_id: str) -> View | None:
     elif status.state in ("failed", "cancelled"):
         job.state, job.error = status.state, status.error or ""
         _keep(job)
-    return View(job, status)
+    return View(job, status, steps=tuple(steps))
 
 
-def _seen(job: Job) -> int:
-    """Steps this session has had already: they are not sent again."""
-    return st.session_state.get(f"_seen:{job.run_ids[job.index]}", 0)
+def _steps(run_id: str) -> list[StepRecord]:
+    """Steps of a run this session has had already: they are not sent again. Only one run's steps are kept."""
+    kept = st.session_state.get(_STEPS)
+    if kept is None or kept[0] != run_id:
+        kept = st.session_state[_STEPS] = (run_id, [])
+    return kept[1]
 
 
 def _submit(job: Job) -> None:

@@ -6,22 +6,30 @@ It draws and never computes. Headings carry language-neutral anchors, so a link 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import streamlit as st
 
 from lessons.catalog import Lesson
-from pages._ui import session
-from pages._ui.badges import escape
+from pages._ui import palette, session
+from pages._ui.badges import escape, note
 from pages._ui.i18n import t
 from pages._ui.units import byte_count, number
 
 STEPS = ("predict", "run", "look", "compare", "why", "quiz")
 _HTML_LANG = {"en": "en", "zh": "zh-CN"}
+_STYLE = "[class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }"
+_DARK_STYLE = "[data-testid^='stBaseButton-primary'] { color: #10100f !important; }"
 
 
-def set_html_language(lang: str) -> None:
-    """Tell browsers and screen readers which language the page speaks. Streamlit itself always says English."""
+def page_chrome(lang: str) -> None:
+    """Tell the document its language, and mend two things the theme cannot.
+
+    Streamlit always declares English, so a screen reader would read Chinese with an English voice. Its primary buttons
+    are white on the accent colour in both modes; the accent that is readable as text on dark is too light for that.
+    """
     st.html(
+        f"<style>{_STYLE}{_DARK_STYLE if st.context.theme.type == 'dark' else ''}</style>"
         f"<script>document.documentElement.lang = {json.dumps(_HTML_LANG[lang])}</script>",
         unsafe_allow_javascript=True,
     )
@@ -30,8 +38,14 @@ def set_html_language(lang: str) -> None:
 def lesson_header(lesson: Lesson, lang: str) -> None:
     """Title, the goal in one sentence, and what this lesson puts right."""
     st.title(lesson.title[lang], anchor=False)
-    st.markdown(f"#### {lesson.goal[lang]}")
-    st.caption(t("common.lesson_minutes", minutes=lesson.minutes))
+    lead(lesson.goal[lang], "goal")
+    note(t("common.lesson_minutes", minutes=lesson.minutes))
+
+
+def lead(text: str, name: str) -> None:
+    """One sentence that a page wants read first: larger, but no heading."""
+    with st.container(key=f"lead_{name}"):
+        st.markdown(text)
 
 
 def step_header(step: str) -> None:
@@ -43,10 +57,39 @@ def later_steps(*steps: str) -> None:
     """The headings of steps that come after the run, so that the way ahead is visible before it."""
     for step in steps:
         step_header(step)
-        st.caption(t("common.after_run"))
+        note(t("common.after_run"))
 
 
 # ------------------------------------------------------------------------------------------------- sidebar
+_LOGO = """
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 32" role="img" aria-label="{name}">
+<circle cx="8" cy="16" r="6.5" fill="{blue}"/><circle cx="24" cy="16" r="6.5" fill="{orange}"/>
+<circle cx="40" cy="16" r="5.5" fill="none" stroke="{orange}" stroke-width="2"/>
+<text x="56" y="23" font-family="Source Sans, Noto Sans CJK SC, PingFang SC, Microsoft YaHei, sans-serif"
+ font-size="21" font-weight="700" fill="{ink}">{name}</text></svg>
+"""
+
+
+def logo() -> None:
+    """The product's name above the navigation: a prompt token, a made token, the next one."""
+    name, ink = t("common.product"), palette.ink(st.context.theme.type)
+    width = 60 + (12 if name.isascii() else 22) * len(name)  # generous: what does not fit is cut
+    st.logo(_LOGO.format(width=width, name=name, blue=palette.PREFILL, orange=palette.DECODE, ink=ink), size="large")
+
+
+def navigation(home: st.Page, lessons: Mapping[str, st.Page]) -> None:
+    """The pages as links that carry the language, so that one opened in a new tab speaks it too.
+
+    Drawn here and not by ``st.navigation``: its list has elements between ``ul`` and ``li`` that break a screen reader.
+    """
+    carried = {"lang": st.query_params["lang"]} if "lang" in st.query_params else None
+    st.page_link(home, query_params=carried)
+    note(f"**{t('common.nav_core')}**")
+    for page in lessons.values():
+        st.page_link(page, query_params=carried, help=None)
+    st.divider()
+
+
 def engine_card() -> None:
     """Engine state, device and model. It looks again on its own: soon while the engine starts, seldom once it runs."""
     state = session.engine_state()
@@ -63,11 +106,11 @@ def _engine_card(was_ready: bool) -> None:
             if state.fraction is not None:
                 st.progress(min(max(state.fraction, 0.0), 1.0), text=stage_word(state.stage))
             elif state.stage:
-                st.caption(stage_word(state.stage))
+                note(stage_word(state.stage))
         if state.state == "failed":
             st.error(t("common.engine_failed_why", message=escape(state.message)))
         if state.state == "down":
-            st.caption(t("common.engine_down_hint"))
+            note(t("common.engine_down_hint"))
         _device_lines()
 
 
@@ -77,10 +120,10 @@ def _device_lines() -> None:
         return
     device, model = about.get("device") or {}, about.get("default_model") or {}
     if device:
-        st.caption(t("common.device_line", name=escape(device["name"]), threads=device["threads"]))
+        note(t("common.device_line", name=escape(device["name"]), threads=device["threads"]))
     if model:
         lang = session.i18n.language()
-        st.caption(
+        note(
             t(
                 "common.model_line",
                 name=escape(model["name"]),

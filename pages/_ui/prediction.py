@@ -22,7 +22,7 @@ from lessons.store import StoredPrediction
 from pages._ui import session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
-from pages._ui.units import factor, number
+from pages._ui.units import number
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -191,4 +191,4 @@ def verdict(found: Outcome) -> str:
     """How far off, in one phrase: exact, so many times too high or too low, right, wrong."""
     if found.direction in ("high", "low") and found.factor is None:
         return t(f"predict.{found.direction}_only")
-    return t(f"predict.{found.direction}", factor=factor(found.factor, language()))
+    return t(f"predict.{found.direction}", times=number(found.factor, language()) if found.factor else "")

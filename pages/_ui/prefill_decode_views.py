@@ -12,9 +12,9 @@ import streamlit as st
 
 from engine.lab.records import Run
 from pages._ui import charts, compare
-from pages._ui.badges import badge, provenance
+from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
-from pages._ui.units import byte_count, factor, flop_count, milliseconds, number
+from pages._ui.units import byte_count, flop_count, milliseconds, number
 from pages._ui.views import OneRequest
 
 _NS = "prefill_decode"
@@ -34,7 +34,7 @@ def answer(view: OneRequest, text: str, pieces: Sequence[str]) -> None:
     split = bool(pieces) and st.toggle(t(f"{_NS}.answer_pieces"), key="pd_pieces")
     st.code("│".join(pieces) if split else text or " ", language=None, wrap_lines=True)
     if view.finish_reason in ("stop", "length"):
-        st.caption(t(f"{_NS}.answer_finished_{view.finish_reason}", n=view.num_output_tokens))
+        note(t(f"{_NS}.answer_finished_{view.finish_reason}", n=view.num_output_tokens))
 
 
 def latencies(run: Run, view: OneRequest, pieces: Sequence[str]) -> None:
@@ -104,7 +104,7 @@ def rates(run: Run, view: OneRequest) -> None:
         table=table,
         provenance=lambda: provenance(run),
     )
-    ratio = factor(view.prefill_tps / view.decode_tps, lang)
+    ratio = number(view.prefill_tps / view.decode_tps, lang)
     st.markdown(f"{t(f'{_NS}.rates_sentence', ratio=ratio)} {badge('measured')}")
 
 

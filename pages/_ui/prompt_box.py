@@ -13,6 +13,7 @@ import streamlit as st
 from engine.server.client import EngineRefused, EngineUnavailable
 from lessons.scenarios import OUTPUT_TOKENS_RANGE, SUGGESTED_PROMPTS
 from pages._ui import links, session
+from pages._ui.badges import note
 from pages._ui.i18n import language, t
 
 MAX_CHARACTERS = 1_000
@@ -74,9 +75,9 @@ def problem(values: dict[str, Any]) -> str | None:
     if count is None:
         return None
     if length:
-        st.caption(t("prefill_decode.counted_fixed", n=count, target=length))
+        note(t("prefill_decode.counted_fixed", n=count, target=length))
         return None
-    st.caption(t("prefill_decode.counted", n=count))
+    note(t("prefill_decode.counted", n=count))
     if count + output > MAX_POSITIONS:
         return t("prefill_decode.too_many_tokens", n=count, limit=MAX_POSITIONS)
     return None

@@ -20,6 +20,7 @@ from lessons.store import StoredAnswer
 from pages._ui import session
 from pages._ui.badges import provenance
 from pages._ui.i18n import language, t
+from pages._ui.prose import mend
 from pages._ui.units import number
 
 _VERDICT = {"right": (":green", "check_circle"), "wrong": (":red", "cancel"), "missed": (":orange", "help")}
@@ -52,7 +53,7 @@ def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None)
     view = public_view(item, language(), session.learner())
     key = f"quiz:{item.id}"
     with st.form(f"form:{key}", enter_to_submit=True):
-        given = _field(view, f"**{index}.** {view['prompt']}", key, None if answered is None else answered.value)
+        given = _field(view, f"**{index}.** {mend(view['prompt'])}", key, None if answered is None else answered.value)
         label = t("quiz.check") if answered is None else t("quiz.check_again")
         sent = st.form_submit_button(
             label, key=f"check:{item.id}"
@@ -71,7 +72,7 @@ def _field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
         if view["tolerance"]:
             note += t("quiz.tolerance", tolerance=number(view["tolerance"], language()))
         return st.text_input(f"{prompt}  \n{note}", key=key, placeholder=t("quiz.number_placeholder"))
-    texts = {option["id"]: option["text"] for option in view["options"]}
+    texts = {option["id"]: mend(option["text"]) for option in view["options"]}
     if view["kind"] == "choice":
         st.session_state.setdefault(key, stored if stored in texts else None)
         return st.radio(prompt, list(texts), index=None, format_func=texts.__getitem__, key=key)
@@ -112,4 +113,4 @@ def _feedback(item: Item, answered: StoredAnswer) -> None:
         colour, icon = _VERDICT[note.verdict]
         head = f"{colour}[:material/{icon}: {t(f'quiz.{note.verdict}_option')}]"
         about = f" **{note.option[lang]}**" if note.option else ""
-        st.markdown(f"{head}{about}  \n{note.text[lang]}")
+        st.markdown(f"{head}{about}  \n{mend(note.text[lang])}")

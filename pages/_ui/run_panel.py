@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
+from engine.lab.scenario import Scenario
 from lessons.catalog import Lesson
 from pages._ui import jobs, session
-from pages._ui.badges import escape
-from pages._ui.i18n import t
+from pages._ui.badges import escape, note
+from pages._ui.i18n import language, t
+from pages._ui.player import partial_run, timeline_player
 
 FOLLOW_S = 0.5
 BACKGROUND_FOLLOW_S = 2.0
@@ -42,7 +44,7 @@ def panel(
         disabled=reason is not None,
     )
     if reason is not None and not active:
-        st.caption(f":material/info: {reason}")
+        note(f":material/info: {reason}")
     if pressed and reason is None:
         job = jobs.start(lesson.id, make_parts(), mark)
         st.rerun()
@@ -75,6 +77,7 @@ def _live(lesson_id: str) -> None:
             done, total = status.num_tokens, max(status.total_tokens, 1)
             st.progress(min(done / total, 1.0), text=_part_name(job) + t("run.tokens", done=done, total=total))
             _texts(status.texts)
+            _timeline(view)
         st.button(
             t("run.stop"),
             key=f"stop_{lesson_id}",
@@ -97,6 +100,17 @@ def _texts(texts: dict[str, str]) -> None:
     elif texts:
         lines = [f"{name} │ {text[-_TAIL:].replace(chr(10), ' ')}" for name, text in texts.items()]
         st.code("\n".join(lines), language=None, height=min(60 + 24 * len(lines), 260))
+
+
+def _timeline(view: jobs.View) -> None:
+    """The run's timeline as it grows, where several requests share it."""
+    job, status = view.job, view.status
+    if status is None or not view.steps or len(status.texts) < 2:
+        return
+    scenario = Scenario.parse(job.parts[job.index]["scenario"])
+    label = t(f"common.policy_{job.label}")
+    grown = partial_run(scenario, view.steps, status.run_id)
+    timeline_player([(label, grown)], lang=language(), key=f"live_{status.run_id}", live=True)
 
 
 def _ended(lesson: Lesson, job: jobs.Job, make_parts: Callable, mark: str, blocked: str | None) -> None:
@@ -128,9 +142,9 @@ def _follow_unseen(busy: list[str], titles: dict[str, str]) -> None:
         if view is None or not view.job.active:
             st.rerun()
         if view.status is None:
-            st.caption(t("run.no_answer"))
+            note(t("run.no_answer"))
         elif view.status.state == "queued":
-            st.caption(f"{titles[lesson_id]}: {t('run.queued', position=view.status.position)}")
+            note(f"{titles[lesson_id]}: {t('run.queued', position=view.status.position)}")
         else:
             share = view.status.num_tokens / max(view.status.total_tokens, 1)
             st.progress(min(share, 1.0), text=titles[lesson_id])

@@ -14,8 +14,9 @@ from engine.lab.scenario import Scenario
 from engine.server.client import EngineRefused, EngineUnavailable, Readiness, RunStatus, RunTexts, Tokens
 from tests.unit.lab_runs import MODEL, make_run
 
-DEVICE = {"name": "test bench", "type": "cpu", "threads": 2, "memory_bytes": 8_000_000_000}
-CEILINGS = {"read_gbps": 20.0, "matmul_tflops": 0.1}
+RATES = {"read_gbps": 20.0, "matmul_tflops": 0.1}
+DEVICE = {"name": "test bench", "type": "cpu", "threads": 2, "memory_bytes": 8_000_000_000, **RATES}
+CEILINGS = {"read": {"value": 20.0, "unit": "GB/s"}, "matmul": {"float32": {"value": 0.1, "unit": "TFLOP/s"}}}
 
 
 def serve(scenario: Scenario, run_id: str) -> Run:
@@ -28,7 +29,7 @@ def serve(scenario: Scenario, run_id: str) -> Run:
     run = make_run(data)
     run.header.run_id = run_id
     run.header.scenario = scenario.model_dump(mode="json")
-    run.header.device.read_gbps, run.header.device.matmul_tflops = CEILINGS["read_gbps"], CEILINGS["matmul_tflops"]
+    run.header.device.read_gbps, run.header.device.matmul_tflops = RATES["read_gbps"], RATES["matmul_tflops"]
     return run
 
 

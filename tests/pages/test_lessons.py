@@ -273,4 +273,4 @@ def test_several_answers(lab, store) -> None:
 def test_progress_shows_on_the_home_page(lab) -> None:
     at = run_lesson(lab, "prefill_decode", "p_prefill_decode.py")
     at.switch_page("p_home.py").run()
-    assert any("check_circle" in c.value and translate("en", "home.ran") in c.value for c in at.caption)
+    assert any("check_circle" in c.value and translate("en", "home.ran") in c.value for c in at.markdown)

@@ -197,7 +197,7 @@ class Run(BaseModel):
         header: Header | None = None
         steps: list[StepRecord] = []
         requests: list[RequestRecord] = []
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: a prompt may hold U+2028
             if not line.strip():
                 continue
             try:

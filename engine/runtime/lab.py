@@ -51,7 +51,26 @@ class PreparedRun:
 
     scenario: Scenario
     loaded: LoadedModel
-    requests: tuple[Request, ...]
+    prompts: tuple[list[int], ...]  # token ids, in the order of the scenario's requests
+
+    def requests(self) -> list[Request]:
+        """The requests as the engine wants them, new ones at every call: a request changes as it is served. Pure."""
+        return [
+            Request(
+                request_id=name,
+                prompt_token_ids=ids,
+                max_tokens=spec.max_tokens,
+                arrival_s=spec.arrival_s,
+                ignore_eos=spec.ignore_eos,
+                temperature=spec.temperature,
+                top_p=spec.top_p,
+                top_k=spec.top_k,
+                seed=spec.seed if spec.seed is not None else (self.scenario.seed + index) % 2**63,
+            )
+            for index, (name, ids, spec) in enumerate(
+                zip(self.scenario.request_ids(), self.prompts, self.scenario.requests, strict=True)
+            )
+        ]
 
 
 @dataclass(frozen=True)
@@ -103,9 +122,8 @@ class LabRuntime:
         """Load, tokenize and check everything a run needs. Raises: ScenarioError, ModelError (one sentence each)."""
         _require_available(scenario)
         loaded = self.load(scenario.model, scenario.dtype)
-        names = scenario.request_ids()
-        requests = []
-        for index, (name, spec) in enumerate(zip(names, scenario.requests, strict=True)):
+        prompts = []
+        for name, spec in zip(scenario.request_ids(), scenario.requests, strict=True):
             ids = prompt_token_ids(spec, name, loaded.tokenizer, loaded.info.vocab_size)
             if len(ids) + spec.max_tokens > loaded.max_positions:
                 raise ScenarioError(
@@ -113,20 +131,8 @@ class LabRuntime:
                     f"has {loaded.max_positions} positions in all, so shorten the prompt or the output",
                     "max_tokens",
                 )
-            requests.append(
-                Request(
-                    request_id=name,
-                    prompt_token_ids=ids,
-                    max_tokens=spec.max_tokens,
-                    arrival_s=spec.arrival_s,
-                    ignore_eos=spec.ignore_eos,
-                    temperature=spec.temperature,
-                    top_p=spec.top_p,
-                    top_k=spec.top_k,
-                    seed=spec.seed if spec.seed is not None else (scenario.seed + index) % 2**63,
-                )
-            )
-        return PreparedRun(scenario, loaded, tuple(requests))
+            prompts.append(ids)
+        return PreparedRun(scenario, loaded, tuple(prompts))
 
     def run(
         self,
@@ -142,8 +148,9 @@ class LabRuntime:
         scenario, loaded = prepared.scenario, prepared.loaded
         executor = self._executor(loaded, scenario.limits, scenario.block_size)
         engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size)
+        requests = prepared.requests()
         streams = {}
-        for request, spec in zip(prepared.requests, scenario.requests, strict=True):
+        for request, spec in zip(requests, scenario.requests, strict=True):
             stream = TextStream(loaded.tokenizer, spec.stop)
             streams[request.request_id] = stream
             engine.add(request, stream, loaded.eos_token_ids)
@@ -154,7 +161,7 @@ class LabRuntime:
         run = Run(header=self._header(prepared, run_id, created_utc), steps=steps, requests=engine.request_records())
         pieces = {
             request.request_id: [loaded.tokenizer.piece(token_id) for token_id in request.output_token_ids]
-            for request in prepared.requests
+            for request in requests
         }
         return RunResult(run, {name: stream.text for name, stream in streams.items()}, pieces)
 

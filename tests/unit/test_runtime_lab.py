@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.lab.check import check_run
+from engine.lab.records import Run
 from engine.lab.scenario import Scenario, ScenarioError
 from engine.runtime.lab import LabRuntime, RunCancelled, RunResult
 from engine.settings import Settings
@@ -105,3 +106,11 @@ def test_the_device_report_names_device_models_and_limits(runtime: LabRuntime) -
     assert report["device"]["threads"] >= 1
     assert report["default_model"]["name"] == "tiny-random"
     assert report["limits"]["max_requests_per_scenario"] > 0
+
+
+def test_a_prepared_run_can_run_twice_and_its_file_holds_any_prompt(runtime: LabRuntime) -> None:
+    lines = "one\u2028two\u0085three\x0cfour"
+    prepared = runtime.prepare(scenario(requests=[{"prompt": lines, "max_tokens": 2, "ignore_eos": True}]))
+    first, second = (runtime.run(prepared, RUN_ID).run for _ in range(2))
+    assert first.requests[0].output_token_ids == second.requests[0].output_token_ids
+    assert Run.from_jsonl(first.to_jsonl()) == first

@@ -23,17 +23,22 @@ Progress = Callable[[str, float | None, str], None]  # (stage, fraction or None,
 
 CONVERSION_VERSION = 1  # raise it when the folder's content changes: older folders are then made anew
 MARKER = "conversion.json"
+WEIGHTS = "model.safetensors"
 _EXTRA_BYTES = 32 * 1024 * 1024  # tokenizer, configs and room to breathe
 
 
 def converted_marker(folder: Path) -> dict[str, Any] | None:
-    """The marker of a folder that was converted whole by this version; None otherwise. Pure."""
+    """The marker of a folder that was converted by this version and is whole; None otherwise. Pure.
+
+    The weights' size is part of it: a file cut short by a crash of the machine is made anew, not complained about.
+    """
     try:
         marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        num_bytes = (folder / WEIGHTS).stat().st_size
     except (OSError, ValueError):
         return None
-    whole = isinstance(marker, dict) and marker.get("version") == CONVERSION_VERSION
-    return marker if whole and (folder / "model.safetensors").is_file() else None
+    is_current = isinstance(marker, dict) and marker.get("version") == CONVERSION_VERSION
+    return marker if is_current and marker.get("weights_bytes") == num_bytes else None
 
 
 def convert_gguf(gguf_path: Path, folder: Path, source: str, progress: Progress) -> None:
@@ -77,7 +82,7 @@ def _write_folder(opened: Any, partial: Path, source: str, progress: Progress) -
         progress("convert", 0.8 * (index + 1) / len(names), f"dequantizing {opened.quantization} weights")
     progress("convert", 0.8, "writing float32 weights")
     try:
-        save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+        save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(str(error)) from None
     tokenizer, tokenizer_config = tokenizer_from_gguf(opened.fields)
@@ -87,7 +92,12 @@ def _write_folder(opened: Any, partial: Path, source: str, progress: Progress) -
         "generation_config.json": {"bos_token_id": opened.config["bos_token_id"], "eos_token_id": end_ids},
         "tokenizer.json": tokenizer,
         "tokenizer_config.json": tokenizer_config,
-        MARKER: {"version": CONVERSION_VERSION, "source": source, "gguf_bytes": opened.path.stat().st_size},
+        MARKER: {
+            "version": CONVERSION_VERSION,
+            "source": source,
+            "gguf_bytes": opened.path.stat().st_size,
+            "weights_bytes": (partial / WEIGHTS).stat().st_size,
+        },
     }
     for name, content in files.items():
         (partial / name).write_text(to_json(content), encoding="utf-8")

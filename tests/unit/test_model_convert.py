@@ -166,6 +166,16 @@ def test_only_a_whole_folder_of_this_version_counts(gguf_path, tmp_path):
     assert converted_marker(folder) is None
 
 
+def test_weights_cut_short_are_made_anew(gguf_path, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (gguf_path, "9.9"))
+    load_model("smollm2-135m", models_dir=tmp_path)
+    weights = tmp_path / "smollm2-135m" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    load_model("smollm2-135m", models_dir=tmp_path)
+    assert weights.read_bytes() == whole
+
+
 # ---- names ------------------------------------------------------------------------------------------------------
 
 

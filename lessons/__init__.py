@@ -1,4 +1,23 @@
-"""The lessons: texts in two languages, predictions, quizzes, workloads, and what a learner did. Torch-free."""
+"""The lessons: texts in two languages, predictions, quizzes, workloads, and what a learner did. Torch-free.
+
+Adding a lesson takes new files only; nothing is registered. With ``<id>`` for its id (small letters and ``_``):
+
+* ``lessons/<id>/lesson.yaml``    title, goal, misconceptions, predictions, code links, sections; ``order``: 10 x place
+* ``lessons/<id>/en.md, zh.md``   the sections, each ``## <section>``: at least before, after, why, summary;
+  placeholders ``{name}`` are filled from the learner's Runs, but ``before*`` and ``summary`` have none
+* ``lessons/<id>/quiz.yaml``      the bank: choice, several, number, order; any of them may show a ``trace``
+* ``lessons/<id>/facts.py``       ``facts(runs)``, ``sections(runs)``, ``prediction_answers(runs)``; raise FactsError
+* ``lessons/<id>/items.py``       ``GENERATORS``: questions made from Runs; their words in ``generated.yaml``
+* ``lessons/<id>/scenarios.py``   the workloads, as Scenarios
+* ``pages/p_<id>.py``             the page; it is in the navigation as soon as lesson and page exist
+* ``pages/_ui/<id>_views.py``     its pictures; ``pages/_ui/text/{en,zh}/<id>.yaml`` its words, keys ``<id>.*``
+* ``tests/unit/lesson_cases/<id>.py``   Runs for its tests and an independent checker of its items (see the package)
+* ``tests/pages/test_<id>.py``    its page
+
+``runs`` is a dict by role. A role is the label of the ``jobs.Part`` that made the Run: ``run``, or one per part of an
+experiment (``static``, ``chunked``); the parts of one experiment are found again together (``Store.latest_runs``). Give
+a part of a several-part experiment its name under ``<id>.part_<label>``, unless ``common.policy_<label>`` exists.
+"""
 
 from lessons.run_facts import FactsError, explanation, facts, headline, prediction_answers, sections
 

@@ -39,6 +39,7 @@ class ChoiceTemplate(_Strict):
 
     kind: Literal["choice"]
     prompt: Text
+    trace: Text | None = None
     options: dict[str, OptionTemplate]
 
 
@@ -47,6 +48,7 @@ class NumberTemplate(_Strict):
 
     kind: Literal["number"]
     prompt: Text
+    trace: Text | None = None
     unit: Text
     explanation: Text
     otherwise: Text
@@ -79,8 +81,8 @@ Generator = Callable[[Mapping[str, Run], random.Random], Draft | None]
 def items_from_runs(lesson_id: str, runs: Mapping[str, Run], seed: int | str) -> list[Item]:
     """One item of every kind the Runs allow, in an order set by ``seed``. Pure.
 
-    ``runs``: ``{"run": ...}`` for prefill_decode, ``{"static": ..., "chunked": ...}`` for batching; one that is missing
-    only costs its items. Another seed asks about other requests, steps and tokens.
+    ``runs`` by role (see ``lessons``): ``{"run": ...}``, or ``{"static": ..., "chunked": ...}`` where policies are
+    compared; one that is missing only costs its items. Another seed asks about other requests, steps and tokens.
     """
     generators: Mapping[str, Generator] = importlib.import_module(f"lessons.{lesson(lesson_id).id}.items").GENERATORS
     mark = hashlib.sha256(f"{seed}/{'/'.join(f'{k}={r.run_id}' for k, r in sorted(runs.items()))}".encode()).hexdigest()
@@ -99,6 +101,7 @@ def build(template: Template, draft: Draft, item_id: str, kind: str) -> Item | N
     common = {
         "id": item_id,
         "prompt": fill_text(template.prompt, draft.values),
+        "trace": fill_text(template.trace, draft.values) if template.trace else None,
         "generator": kind,
         "run_ids": tuple(run.run_id for run in draft.runs),
     }

@@ -1,8 +1,8 @@
 """Quiz items and their grading. Items come from a YAML bank or from the learner's own Runs (``lessons.generated``).
 
 It decides what the browser may see of an item (never the key, never which option is which) and what a given answer is
-worth. It never computes a key from a Run and never stores anything. Invariant: every wrong option names the
-misconception behind it and explains it in both languages, so no answer is ever met with a bare "wrong".
+worth. It never computes a key from a Run and never stores anything; what an item is, is decided in
+``lessons.quiz_items``. Invariant: every chosen, missed or misplaced part of an answer is explained.
 """
 
 from __future__ import annotations
@@ -14,11 +14,43 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from lessons.quiz_items import (
+    ChoiceItem,
+    Item,
+    NumberItem,
+    Option,
+    OrderItem,
+    SeveralItem,
+    Step,
+    Swap,
+    Trap,
+    parse_bank,
+)
+from lessons.text import LANGS, Lang
 
-from lessons.text import LANGS, Lang, Text
+__all__ = [
+    "ChoiceItem",
+    "Grade",
+    "Item",
+    "Note",
+    "NumberItem",
+    "Option",
+    "OrderItem",
+    "QuizError",
+    "SeveralItem",
+    "Step",
+    "Swap",
+    "Trap",
+    "correct_answer",
+    "grade",
+    "misconceptions_of",
+    "parse_bank",
+    "parse_number",
+    "public_id",
+    "public_view",
+]
 
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d*)?")
 
@@ -27,122 +59,14 @@ Answer = str | int | float | list[str] | tuple[str, ...] | None
 
 
 class QuizError(ValueError):
-    """An answer that cannot be graded (empty, or not one of the choices offered), in one sentence."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Option(_Strict):
-    """One choice. ``feedback`` is shown when it is chosen (rightly or not) or missed; it explains, not judges."""
-
-    id: str = Field(pattern=r"^[a-z0-9_.-]+$")
-    text: Text
-    feedback: Text
-    correct: bool = False
-    misconception: str | None = Field(None, pattern=r"^[a-z0-9_]+$")
-
-    @model_validator(mode="after")
-    def _named_misconception(self) -> Option:
-        if self.correct == (self.misconception is not None):
-            raise ValueError(f"option {self.id}: a wrong option names its misconception, a correct one has none")
-        return self
-
-
-class Trap(_Strict):
-    """A wrong number that many give, and the reasoning that leads to it. ``within`` is absolute, in the item's unit."""
-
-    value: float
-    within: float = Field(0.0, ge=0)
-    misconception: str = Field(pattern=r"^[a-z0-9_]+$")
-    feedback: Text
-
-
-class _ItemBase(_Strict):
-    id: str = Field(pattern=r"^[A-Za-z0-9_.:-]+$", max_length=200)
-    prompt: Text
-    generator: str | None = None  # the kind of generated item; None for an item of the bank
-    run_ids: tuple[str, ...] = ()  # the Runs a generated item was made from
-
-
-class _WithOptions(_ItemBase):
-    options: tuple[Option, ...] = Field(min_length=2, max_length=8)
-
-    @model_validator(mode="after")
-    def _distinct_options(self) -> _WithOptions:
-        for lang in LANGS:
-            if len({o.text[lang] for o in self.options}) != len(self.options):
-                raise ValueError(f"item {self.id}: two options read the same in {lang}")
-        if len({o.id for o in self.options}) != len(self.options):
-            raise ValueError(f"item {self.id}: two options have the same id")
-        return self
-
-
-class ChoiceItem(_WithOptions):
-    """Exactly one option is right."""
-
-    kind: Literal["choice"] = "choice"
-
-    @model_validator(mode="after")
-    def _one_key(self) -> ChoiceItem:
-        if sum(o.correct for o in self.options) != 1:
-            raise ValueError(f"item {self.id}: a choice has exactly one correct option")
-        return self
-
-
-class SeveralItem(_WithOptions):
-    """One or more options are right, at least one is wrong; all right ones and no other must be chosen."""
-
-    kind: Literal["several"] = "several"
-
-    @model_validator(mode="after")
-    def _some_keys(self) -> SeveralItem:
-        if not 1 <= sum(o.correct for o in self.options) < len(self.options):
-            raise ValueError(f"item {self.id}: needs at least one correct and one wrong option")
-        return self
-
-
-class NumberItem(_ItemBase):
-    """A number is typed. It is right within ``tolerance`` (absolute, in ``unit``, shown) of ``answer``."""
-
-    kind: Literal["number"] = "number"
-    answer: float
-    tolerance: float = Field(0.0, ge=0)
-    whole: bool = False
-    unit: Text
-    explanation: Text  # shown with a right answer
-    otherwise: Text  # shown with a wrong one that no trap explains: how to find the number
-    traps: tuple[Trap, ...] = ()
-
-    @model_validator(mode="after")
-    def _traps_are_wrong(self) -> NumberItem:
-        for trap in self.traps:
-            if abs(trap.value - self.answer) <= self.tolerance + trap.within:
-                raise ValueError(f"item {self.id}: trap {trap.value} overlaps the right answer {self.answer}")
-        if self.whole and self.answer != int(self.answer):
-            raise ValueError(f"item {self.id}: answer {self.answer} is not whole")
-        return self
-
-
-Item = Annotated[ChoiceItem | SeveralItem | NumberItem, Field(discriminator="kind")]
-_ITEMS: TypeAdapter[tuple[Item, ...]] = TypeAdapter(tuple[Item, ...])
-
-
-def parse_bank(data: object) -> tuple[Item, ...]:
-    """Validate a decoded quiz.yaml. Pure. Raises: pydantic.ValidationError, ValueError for an id that stands twice."""
-    items = _ITEMS.validate_python(data)
-    ids = [item.id for item in items]
-    if len(set(ids)) != len(ids):
-        raise ValueError(f"item id {next(i for i in ids if ids.count(i) > 1)} stands twice")
-    return items
+    """An answer that cannot be graded (empty, incomplete, or not one of the choices offered), in one sentence."""
 
 
 # ------------------------------------------------------------------ what the browser sees
 
 
-def public_id(item: Item, option: Option) -> str:
-    """The name of an option outside the server. It says nothing about it (bank ids may hint at the key). Pure."""
+def public_id(item: Item, option: Option | Step) -> str:
+    """The name of an option or step outside the server; it says nothing about it, as a bank id may. Pure."""
     return hashlib.sha256(f"{item.id}/{option.id}".encode()).hexdigest()[:8]
 
 
@@ -156,20 +80,28 @@ def public_view(item: Item, lang: Lang, seed: str | int) -> dict[str, Any]:
         "id": item.id,
         "kind": item.kind,
         "prompt": item.prompt[lang],
+        "trace": item.trace[lang] if item.trace else None,
         "run_ids": list(item.run_ids),
     }
     if isinstance(item, NumberItem):
         return view | {"unit": item.unit[lang], "whole": item.whole, "tolerance": item.tolerance}
-    options = [{"id": public_id(item, o), "text": o.text[lang]} for o in item.options]
-    options.sort(key=lambda o: o["id"])  # the order of the bank must not shine through
-    random.Random(f"{seed}/{item.id}").shuffle(options)
-    return view | {"options": options}
+    parts = item.steps if isinstance(item, OrderItem) else item.options
+    shown = [{"id": public_id(item, part), "text": part.text[lang]} for part in parts]
+    shown.sort(key=lambda part: part["id"])  # the order of the bank must not shine through
+    random.Random(f"{seed}/{item.id}").shuffle(shown)
+    if not isinstance(item, OrderItem):
+        return view | {"options": shown}
+    if [part["id"] for part in shown] == correct_answer(item):  # the question must not come with its answer
+        shown.append(shown.pop(0))
+    return view | {"steps": shown}
 
 
 def correct_answer(item: Item) -> Answer:
     """The key in the form ``grade`` takes. For the server and for tests: never send it to a browser unasked. Pure."""
     if isinstance(item, NumberItem):
         return item.answer
+    if isinstance(item, OrderItem):
+        return [public_id(item, step) for step in item.steps]
     keys = [public_id(item, o) for o in item.options if o.correct]
     return keys[0] if isinstance(item, ChoiceItem) else keys
 
@@ -206,9 +138,14 @@ class Grade:
 
 
 def grade(item: Item, answer: Answer) -> Grade:
-    """Grade ``answer``: a public option id (choice), a list of them (several) or a number. Pure. Raises: QuizError."""
+    """Grade ``answer``: a public id (choice), a list of them (several), all of them in order (order) or a number.
+
+    Pure. Raises: QuizError.
+    """
     if isinstance(item, NumberItem):
         return _grade_number(item, answer)
+    if isinstance(item, OrderItem):
+        return _grade_order(item, answer)
     by_id = {public_id(item, option): option for option in item.options}
     chosen_ids = [answer] if isinstance(answer, str) else answer
     if not isinstance(chosen_ids, (list, tuple)) or not chosen_ids:
@@ -249,6 +186,24 @@ def _grade_number(item: NumberItem, answer: Answer) -> Grade:
     return Grade(False, 0.0, (Note("wrong", item.otherwise),))
 
 
+def _grade_order(item: OrderItem, answer: Answer) -> Grade:
+    """The score is 1 for the right order and 0 where no more pairs stand right than by chance."""
+    by_id = {public_id(item, step): step.id for step in item.steps}
+    given = list(answer) if isinstance(answer, (list, tuple)) else []
+    if len(given) != len(by_id) or {g if isinstance(g, str) else "" for g in given} != set(by_id):
+        raise QuizError(f"the order is not complete; give each of the {len(by_id)} steps a place of its own")
+    place = {by_id[public]: index for index, public in enumerate(given)}
+    ids = [step.id for step in item.steps]
+    pairs = [(a, b) for i, a in enumerate(ids) for b in ids[i + 1 :]]
+    num_right = sum(place[a] < place[b] for a, b in pairs)
+    if num_right == len(pairs):
+        return Grade(True, 1.0, (Note("right", item.explanation),))
+    made = [swap for swap in item.swaps if place[swap.first] > place[swap.then]]
+    notes = [Note("wrong", swap.feedback, misconception=swap.misconception) for swap in made]
+    score = max(0.0, 2 * num_right / len(pairs) - 1)
+    return Grade(False, score, tuple(notes) or (Note("wrong", item.otherwise),))
+
+
 def parse_number(answer: Answer) -> float:
     """Read a typed number: 12, 1.5, "1,200", "1,5", "３" (full-width digits). Pure. Raises: QuizError."""
     if isinstance(answer, (int, float)) and not isinstance(answer, bool):
@@ -270,6 +225,6 @@ def misconceptions_of(items: Iterable[Item]) -> frozenset[str]:
     """The ids of all misconceptions that the wrong answers of ``items`` stand for. Pure."""
     found: set[str] = set()
     for item in items:
-        parts = item.traps if isinstance(item, NumberItem) else item.options
-        found.update(p.misconception for p in parts if p.misconception)
+        parts = {"number": "traps", "order": "swaps"}.get(item.kind, "options")
+        found.update(p.misconception for p in getattr(item, parts) if p.misconception)
     return frozenset(found)

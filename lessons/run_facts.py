@@ -24,8 +24,8 @@ Runs = Mapping[str, Run]
 def facts(lesson_id: str, runs: Runs) -> dict[str, Fact]:
     """Values for the placeholders of the lesson's texts. Pure. Raises: FactsError when the Runs cannot provide them.
 
-    ``runs``: ``{"run": ...}`` for prefill_decode, ``{"static": ..., "chunked": ...}`` for batching. A value is a number
-    (shown with three significant digits), a string, or a string per language.
+    ``runs`` by role (see ``lessons``): ``{"run": ...}``, or ``{"static": ..., "chunked": ...}`` where policies are
+    compared. A value is a number (shown with three significant digits), a string, or a string per language.
     """
     return _module(lesson_id).facts(runs)
 

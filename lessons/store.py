@@ -42,7 +42,7 @@ from lessons.tables import (
 )
 from lessons.text import Lang
 
-KEEP_RUNS = 24  # per learner; the oldest go first
+KEEP_RUNS = 96  # per learner; the oldest go first
 KEEP_EVENTS = 2_000
 KEEP_ANSWERS = 5_000
 MAX_ANSWER_CHARACTERS = 4_000
@@ -217,14 +217,20 @@ class Store:
         lesson_id: str,
         learner: str,
         pieces: dict[str, list[str]] | None = None,
+        role: str | None = None,
+        experiment: str | None = None,
     ) -> None:
-        """Keep a run, and drop the learner's oldest beyond KEEP_RUNS. A run that is already stored stays as it is."""
+        """Keep a run, and drop the learner's oldest beyond KEEP_RUNS. A run that is already stored stays as it is.
+
+        ``role`` is the key under which the lesson expects it, ``experiment`` what its partners share
+        (``experiment_of``); without them it is the only run of its lesson, or one of two policies on one workload.
+        """
         row = {
             "run_id": run.run_id,
             "learner": learner,
             "lesson_id": lesson_id,
-            "role": run_role(run, lesson_id),
-            "workload": workload_of(run),
+            "role": role or run_role(run, lesson_id),
+            "workload": experiment or workload_of(run),
             "created_utc": _now(),
             "jsonl": pack_run(run),
             "texts": pack_texts(RunTexts(texts, pieces or {})),
@@ -248,7 +254,7 @@ class Store:
         return unpack_texts(packed)
 
     def latest_runs(self, learner: str, lesson_id: str) -> dict[str, Run]:
-        """The learner's newest run of a lesson by role, with its partners of the same workload (see ``workload_of``).
+        """The learner's newest run of a lesson by role, with its partners of the same experiment (see ``save_run``).
 
         Keys: ``run``, or in lessons that compare policies ``static`` and ``chunked`` (one may be missing).
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,8 +55,14 @@ class LessonProgress:
 
 
 def run_role(run: Run, lesson_id: str) -> str:
-    """The key under which a lesson's views and quiz expect this run: ``run``, or the policy where two are compared."""
+    """The role of a run that was saved without one: ``run``, or the policy in the lesson that compares two."""
     return str(run.header.scenario.get("policy", "run")) if lesson_id == "batching" else "run"
+
+
+def experiment_of(scenarios: Sequence[Mapping[str, Any]]) -> str:
+    """A fingerprint of all the scenarios of one experiment, names aside: Runs that share it belong together. Pure."""
+    asked = [{k: v for k, v in scenario.items() if k != "name"} for scenario in scenarios]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
 def workload_of(run: Run) -> str:

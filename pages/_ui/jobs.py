@@ -18,6 +18,7 @@ import streamlit as st
 from engine.lab.records import Run, StepRecord
 from engine.lab.scenario import Scenario
 from engine.server.client import EngineRefused, EngineUnavailable, RunStatus
+from lessons.stored import experiment_of
 from pages._ui import session
 
 JobState = Literal["active", "done", "stopped", "cancelled", "failed", "refused", "busy", "lost", "unreachable"]
@@ -27,7 +28,7 @@ _STEPS = "_live_steps"
 
 @dataclass(frozen=True)
 class Part:
-    """One scenario of a job under the label its views use (a policy, or ``run``)."""
+    """One scenario of a job. ``label`` is the role of its Run in the lesson (a policy, or ``run``)."""
 
     label: str
     scenario: Scenario
@@ -159,7 +160,15 @@ def _store(job: Job, run_id: str) -> None:
     client = session.client()
     run: Run = client.fetch_run(run_id)
     spoken = client.fetch_texts(run_id)
-    session.store().save_run(run, spoken.texts, job.lesson_id, session.learner(), pieces=spoken.pieces)
+    session.store().save_run(
+        run,
+        spoken.texts,
+        job.lesson_id,
+        session.learner(),
+        pieces=spoken.pieces,
+        role=job.label,
+        experiment=experiment_of([part["scenario"] for part in job.parts]),
+    )
 
 
 def _keep(job: Job) -> Job:

@@ -21,7 +21,6 @@ from pages._ui import session
 from pages._ui.badges import provenance
 from pages._ui.i18n import language, t
 from pages._ui.prose import mend
-from pages._ui.units import number
 
 _VERDICT = {"right": (":green", "check_circle"), "wrong": (":red", "cancel"), "missed": (":orange", "help")}
 
@@ -66,16 +65,25 @@ def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None)
 
 def _field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
     """The input of an item, labelled with its question and filled with the stored answer after a reload."""
+    label_shown = "visible"
+    if view["trace"]:  # the piece of a run stands between the question and its input
+        st.markdown(prompt)
+        st.code(view["trace"], language=None)
+        label_shown = "collapsed"
     if view["kind"] == "number":
         st.session_state.setdefault(key, "" if stored is None else str(stored))
         note = t("quiz.number_unit", unit=view["unit"])
         if view["tolerance"]:
-            note += t("quiz.tolerance", tolerance=number(view["tolerance"], language()))
-        return st.text_input(f"{prompt}  \n{note}", key=key, placeholder=t("quiz.number_placeholder"))
+            note += t("quiz.tolerance", tolerance=f"{view['tolerance']:g}")
+        label = note if view["trace"] else f"{prompt}  \n{note}"
+        return st.text_input(label, key=key, placeholder=t("quiz.number_placeholder"))
+    if view["kind"] == "order":
+        return _order(view["steps"], prompt, key, stored)
     texts = {option["id"]: mend(option["text"]) for option in view["options"]}
     if view["kind"] == "choice":
         st.session_state.setdefault(key, stored if stored in texts else None)
-        return st.radio(prompt, list(texts), index=None, format_func=texts.__getitem__, key=key)
+        options = {"index": None, "format_func": texts.__getitem__, "label_visibility": label_shown}
+        return st.radio(prompt, list(texts), key=key, **options)
     st.markdown(f"{prompt}  \n:small[{t('quiz.choose_several')}]")
     chosen = []
     for option_id, text in texts.items():
@@ -85,12 +93,27 @@ def _field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
     return chosen
 
 
+def _order(steps: list[dict[str, str]], prompt: str, key: str, stored: Any) -> list[str] | None:
+    """A place for every step. None while a step has none, or two steps have the same."""
+    st.markdown(f"{prompt}  \n:small[{t('quiz.choose_order')}]")
+    before = stored if isinstance(stored, list) else []
+    places: dict[str, int | None] = {}
+    for step in steps:
+        name = f"{key}:{step['id']}"
+        st.session_state.setdefault(name, before.index(step["id"]) + 1 if step["id"] in before else None)
+        places[step["id"]] = st.segmented_control(mend(step["text"]), options=range(1, len(steps) + 1), key=name)
+    if sorted(place or 0 for place in places.values()) != list(range(1, len(steps) + 1)):
+        return None
+    return sorted(places, key=lambda step_id: places[step_id])
+
+
 def _answer(lesson: Lesson, item: Item, given: Any) -> StoredAnswer | None:
     """Grade and store. None when there was nothing to grade; the learner is told why."""
     try:
         result = grade(item, given)
     except QuizError:
-        st.error(t("quiz.not_a_number") if item.kind == "number" else t("quiz.choose_first"))
+        problem = {"number": "quiz.not_a_number", "order": "quiz.order_first"}.get(item.kind, "quiz.choose_first")
+        st.error(t(problem))
         return None
     attempt = session.store().save_answer(session.learner(), lesson.id, item.id, given, result.score)
     return StoredAnswer(lesson.id, item.id, attempt, given, result.score, "")

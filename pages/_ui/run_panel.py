@@ -14,7 +14,7 @@ from engine.lab.scenario import Scenario
 from lessons.catalog import Lesson
 from pages._ui import jobs, session
 from pages._ui.badges import escape, note
-from pages._ui.i18n import language, t
+from pages._ui.i18n import catalogue, language, t
 from pages._ui.player import partial_run, timeline_player
 
 FOLLOW_S = 0.5
@@ -28,10 +28,12 @@ def panel(
     mark: str,
     blocked: str | None,
     on_done: Callable[[jobs.Job], None],
+    live: Callable[[jobs.View], None] | None = None,
 ) -> None:
     """Draw the step. ``blocked`` is the sentence that keeps the button disabled, None when it may be pressed.
 
-    ``make_parts`` is called when the button is pressed; ``on_done`` once, when every part is stored.
+    ``make_parts`` is called when the button is pressed; ``on_done`` once, when every part is stored. ``live`` draws
+    what a lesson wants to show of the part at hand while it runs, below the text so far.
     """
     job = jobs.current(lesson.id)
     active = job is not None and job.active
@@ -49,7 +51,7 @@ def panel(
         job = jobs.start(lesson.id, make_parts(), mark)
         st.rerun()
     if job is not None and job.active:
-        st.fragment(_live, run_every=FOLLOW_S)(lesson.id)
+        st.fragment(_live, run_every=FOLLOW_S)(lesson.id, live)
     elif job is not None:
         if job.state == "done" and not st.session_state.get(f"_settled:{job.run_ids[-1]}"):
             st.session_state[f"_settled:{job.run_ids[-1]}"] = True
@@ -62,7 +64,7 @@ def _engine_reason() -> str | None:
     return None if state.ready else t(f"run.engine_{state.state}")
 
 
-def _live(lesson_id: str) -> None:
+def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None) -> None:
     view = jobs.follow(lesson_id)
     if view is None or not view.job.active:
         st.rerun()  # the whole page has something new to show
@@ -78,6 +80,8 @@ def _live(lesson_id: str) -> None:
             st.progress(min(done / total, 1.0), text=_part_name(job) + t("run.tokens", done=done, total=total))
             _texts(status.texts)
             _timeline(view)
+            if draw is not None:
+                draw(view)
         st.button(
             t("run.stop"),
             key=f"stop_{lesson_id}",
@@ -90,7 +94,14 @@ def _live(lesson_id: str) -> None:
 def _part_name(job: jobs.Job) -> str:
     if len(job.parts) == 1:
         return ""
-    return t("run.part", index=job.index + 1, count=len(job.parts), name=t(f"common.policy_{job.label}"))
+    name = part_name(job.lesson_id, job.label)
+    return t("run.part", index=job.index + 1, count=len(job.parts), name=name)
+
+
+def part_name(lesson_id: str, label: str) -> str:
+    """What a part of an experiment is called: the lesson's own name for it, else that of the policy."""
+    own = f"{lesson_id}.part_{label}"
+    return t(own) if own in catalogue(language()) else t(f"common.policy_{label}")
 
 
 def _texts(texts: dict[str, str]) -> None:
@@ -108,7 +119,7 @@ def _timeline(view: jobs.View) -> None:
     if status is None or not view.steps or len(status.texts) < 2:
         return
     scenario = Scenario.parse(job.parts[job.index]["scenario"])
-    label = t(f"common.policy_{job.label}")
+    label = part_name(job.lesson_id, job.label)
     grown = partial_run(scenario, view.steps, status.run_id)
     timeline_player([(label, grown)], lang=language(), key=f"live_{status.run_id}", live=True)
 

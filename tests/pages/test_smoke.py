@@ -8,9 +8,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages._ui.i18n import translate
+from tests.pages.conftest import MAIN
 from tests.pages.fake_client import FakeClient
 
-PAGES = ("p_home.py", "p_prefill_decode.py", "p_batching.py")
+PAGES = sorted(path.name for path in MAIN.parent.glob("p_*.py"))
 CJK = re.compile(r"[\u4e00-\u9fff]")
 
 

@@ -60,7 +60,8 @@ def test_every_placeholder_of_every_section_that_holds_is_provided(served, name)
 def test_every_section_with_placeholders_is_reached_by_some_run(served):
     """So that no note is left whose placeholders nobody provides."""
     reached = {(lesson_id, s) for lesson_id, runs in served.values() for s in lessons.sections(lesson_id, runs)}
-    written = {(x.id, s) for x in load_lessons() for s in x.sections if placeholders(x.text("en", s))}
+    tested = {lesson_id for lesson_id, _ in served.values()}  # the others bring cases of their own
+    written = {(x.id, s) for x in load_lessons() if x.id in tested for s in x.sections if placeholders(x.text("en", s))}
     assert written <= reached | {("batching", "note_same_pace"), ("batching", "note_no_padding")}
     for lesson_id, section in written - reached:
         runs = next(r for i, r in served.values() if i == lesson_id)

@@ -12,6 +12,7 @@ from lessons.catalog import load_lessons
 from lessons.quiz import (
     ChoiceItem,
     NumberItem,
+    OrderItem,
     QuizError,
     SeveralItem,
     correct_answer,
@@ -73,10 +74,15 @@ def test_the_key_never_reaches_the_browser(item, lang):
     view = public_view(item, lang, "learner")
     sent = json.dumps(view, ensure_ascii=False)
     if isinstance(item, NumberItem):
-        assert set(view) == {"id", "kind", "prompt", "run_ids", "unit", "whole", "tolerance"}
+        assert set(view) == {"id", "kind", "prompt", "trace", "run_ids", "unit", "whole", "tolerance"}
         hidden = [item.explanation, item.otherwise, *(t.feedback for t in item.traps)]
+    elif isinstance(item, OrderItem):
+        assert set(view) == {"id", "kind", "prompt", "trace", "run_ids", "steps"}
+        assert all(set(s) == {"id", "text"} for s in view["steps"])
+        assert not {s.id for s in item.steps} & {s["id"] for s in view["steps"]}
+        hidden = [item.explanation, item.otherwise, *(s.feedback for s in item.swaps)]
     else:
-        assert set(view) == {"id", "kind", "prompt", "run_ids", "options"}
+        assert set(view) == {"id", "kind", "prompt", "trace", "run_ids", "options"}
         assert all(set(o) == {"id", "text"} for o in view["options"])
         assert not {o.id for o in item.options} & {o["id"] for o in view["options"]}
         hidden = [o.feedback for o in item.options]
@@ -225,3 +231,66 @@ def test_a_choice_takes_one_and_several_counts_each_once():
 def test_a_defect_in_a_bank_is_named(make, words):
     with pytest.raises((ValidationError, ValueError), match=words):
         make()
+
+
+# ------------------------------------------------------------------ steps in order, and pieces of a run
+
+
+def order(**changes) -> OrderItem:
+    steps = [{"id": name, "text": text(f"step {name}")} for name in ("a", "b", "c", "d")]
+    swap = {"first": "b", "then": "c", "misconception": "c_before_b", "feedback": text("b makes what c needs")}
+    data = {"id": "x.order", "prompt": text("?"), "steps": steps, "swaps": [swap]}
+    return OrderItem.model_validate(
+        data | {"explanation": text("that is it"), "otherwise": text("think again")} | changes
+    )
+
+
+def in_order(item: OrderItem, names: str) -> list[str]:
+    return [public_id(item, step) for name in names for step in item.steps if step.id == name]
+
+
+def test_an_order_is_graded_by_its_pairs_and_each_named_mistake_is_explained():
+    item = order()
+    right = grade(item, in_order(item, "abcd"))
+    assert (right.correct, right.score, right.feedback["en"]) == (True, 1.0, ["that is it"])
+    swapped = grade(item, in_order(item, "acbd"))
+    assert not swapped.correct and swapped.score == pytest.approx(2 * 5 / 6 - 1)
+    assert swapped.feedback["en"] == ["b makes what c needs"] and swapped.misconceptions == ("c_before_b",)
+    assert grade(item, in_order(item, "bacd")).feedback["en"] == ["think again"]
+    assert grade(item, in_order(item, "dcba")).score == 0
+    scores = [grade(item, in_order(item, "".join(names))).score for names in itertools.permutations("abcd")]
+    assert scores.count(1.0) == 1 and min(scores) == 0
+
+
+@pytest.mark.parametrize("names", ["", "abc", "abcdd", "aabc"])
+def test_an_incomplete_order_is_not_graded(names):
+    item = order()
+    for answer in (in_order(item, names), None, "a", [1, 2, 3, 4], [["a"]] * 4):
+        with pytest.raises(QuizError, match="a place of its own"):
+            grade(item, answer)
+
+
+def test_the_steps_are_never_offered_in_the_right_order():
+    item = order()
+    offered = {tuple(s["id"] for s in public_view(item, "en", seed)["steps"]) for seed in range(200)}
+    assert tuple(correct_answer(item)) not in offered and len(offered) > 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": [{"id": "a", "text": text("x")}, {"id": "a", "text": text("y")}, {"id": "b", "text": text("z")}]},
+         "same id"),
+        ({"steps": [{"id": n, "text": text("same")} for n in "abc"]}, "read the same"),
+        ({"swaps": [{"first": "c", "then": "b", "misconception": "x", "feedback": text("x")}]}, "in their order"),
+        ({"swaps": [{"first": "a", "then": "z", "misconception": "x", "feedback": text("x")}]}, "in their order"),
+    ],
+)  # fmt: skip
+def test_an_order_that_cannot_be_asked_is_refused(changes, words):
+    with pytest.raises(ValidationError, match=words):
+        order(**changes)
+
+
+def test_a_trace_is_part_of_what_is_shown():
+    assert public_view(choice(trace=text("step 3 │ 16 tokens")), "zh", 1)["trace"] == "step 3 │ 16 tokens（中）"
+    assert public_view(choice(), "zh", 1)["trace"] is None

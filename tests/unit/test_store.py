@@ -97,6 +97,17 @@ def store(request, tmp_path):
 # ------------------------------------------------------------------ what is kept
 
 
+def test_parts_of_an_experiment_are_found_again_by_their_role(store):
+    ann = store.learner("ann")
+    for number, role in enumerate(("serial", "parallel", "serial")):
+        run = small_run(number, name=f"{number}", preset=f"{number}")
+        store.save_run(run, {}, "any_lesson", ann, role=role, experiment="one")
+    found = store.latest_runs(ann, "any_lesson")
+    assert {role: run.header.scenario["name"] for role, run in found.items()} == {"serial": "2", "parallel": "1"}
+    store.save_run(small_run(9), {}, "any_lesson", ann, role="parallel", experiment="two")
+    assert set(store.latest_runs(ann, "any_lesson")) == {"parallel"}
+
+
 def test_a_locked_prediction_never_changes(store):
     ann = store.learner("ann")
     assert store.save_prediction(ann, "batching", "idle", 12).value == 12

@@ -16,8 +16,10 @@ from typing import Any, Literal
 import streamlit as st
 
 from engine.lab.records import Run, StepRecord
-from engine.lab.scenario import Scenario
+from engine.lab.scenario import Scenario, ScenarioError
 from engine.server.client import EngineRefused, EngineUnavailable, RunStatus
+from lessons.facts_error import FactsError
+from lessons.later import later_scenario
 from lessons.stored import experiment_of
 from pages._ui import session
 
@@ -28,15 +30,23 @@ _STEPS = "_live_steps"
 
 @dataclass(frozen=True)
 class Part:
-    """One scenario of a job. ``label`` is the role of its Run in the lesson (a policy, or ``run``)."""
+    """One scenario of a job. ``label`` is the role of its Run in the lesson (a policy, or ``run``).
+
+    ``scenario`` is None where it depends on the Runs of the parts before it; it is then made from ``asked``
+    (plain JSON) when its turn comes (``lessons.later``).
+    """
 
     label: str
-    scenario: Scenario
+    scenario: Scenario | None
+    asked: Mapping[str, Any] | None = None
 
 
 @dataclass
 class Job:
-    """What is kept of an experiment. ``run_ids`` grows as parts are submitted; ``index`` is the part at hand."""
+    """What is kept of an experiment. ``run_ids`` grows as parts are submitted; ``index`` is the part at hand.
+
+    ``experiment`` is what its Runs share in the database.
+    """
 
     lesson_id: str
     parts: list[dict[str, Any]]
@@ -45,6 +55,7 @@ class Job:
     index: int = 0
     state: JobState = "active"
     error: str = ""
+    experiment: str = ""
 
     @property
     def active(self) -> bool:
@@ -76,7 +87,12 @@ def current(lesson_id: str) -> Job | None:
 
 def start(lesson_id: str, parts: Sequence[Part], mark: str) -> Job:
     """Submit the first part. Effect: the job is kept; a refusal is kept in it as its end, in one sentence."""
-    job = Job(lesson_id, [{"label": p.label, "scenario": p.scenario.model_dump(mode="json")} for p in parts], mark)
+    kept = [
+        {"label": p.label, "scenario": p.scenario and p.scenario.model_dump(mode="json"), "asked": dict(p.asked or {})}
+        for p in parts
+    ]
+    shared = experiment_of([part["scenario"] or {"label": part["label"], **part["asked"]} for part in kept])
+    job = Job(lesson_id, kept, mark, experiment=shared)
     _submit(job)
     return _keep(job)
 
@@ -146,8 +162,22 @@ def _steps(run_id: str) -> list[StepRecord]:
     return kept[1]
 
 
+def finished(job: Job) -> dict[str, Run]:
+    """The stored Runs of the parts that are done, by label."""
+    stored = {part["label"]: session.store().run(run_id) for part, run_id in zip(job.parts, job.run_ids, strict=False)}
+    return {label: run for label, run in list(stored.items())[: job.index] if run is not None}
+
+
 def _submit(job: Job) -> None:
-    scenario = Scenario.parse(job.parts[job.index]["scenario"])
+    part = job.parts[job.index]
+    try:
+        if part["scenario"] is None:
+            made = later_scenario(job.lesson_id, part["label"], part["asked"], finished(job))
+            part["scenario"] = made.model_dump(mode="json")
+        scenario = Scenario.parse(part["scenario"])
+    except (FactsError, ScenarioError) as error:
+        job.state, job.error = "failed", str(error)
+        return
     try:
         job.run_ids.append(session.client().submit(scenario, session.learner()).run_id)
     except EngineRefused as error:
@@ -167,7 +197,7 @@ def _store(job: Job, run_id: str) -> None:
         session.learner(),
         pieces=spoken.pieces,
         role=job.label,
-        experiment=experiment_of([part["scenario"] for part in job.parts]),
+        experiment=job.experiment or experiment_of([part["scenario"] for part in job.parts]),
     )
 
 

@@ -29,11 +29,13 @@ def panel(
     blocked: str | None,
     on_done: Callable[[jobs.Job], None],
     live: Callable[[jobs.View], None] | None = None,
+    body: Callable[[jobs.View], None] | None = None,
 ) -> None:
     """Draw the step. ``blocked`` is the sentence that keeps the button disabled, None when it may be pressed.
 
     ``make_parts`` is called when the button is pressed; ``on_done`` once, when every part is stored. ``live`` draws
-    what a lesson wants to show of the part at hand while it runs, below the text so far.
+    what a lesson wants to show of the part at hand while it runs, below the text so far; ``body`` draws the progress
+    in place of place in the queue, tokens, text and timeline.
     """
     job = jobs.current(lesson.id)
     active = job is not None and job.active
@@ -51,7 +53,7 @@ def panel(
         job = jobs.start(lesson.id, make_parts(), mark)
         st.rerun()
     if job is not None and job.active:
-        st.fragment(_live, run_every=FOLLOW_S)(lesson.id, live)
+        st.fragment(_live, run_every=FOLLOW_S)(lesson.id, live, body)
     elif job is not None:
         if job.state == "done" and not st.session_state.get(f"_settled:{job.run_ids[-1]}"):
             st.session_state[f"_settled:{job.run_ids[-1]}"] = True
@@ -64,7 +66,7 @@ def _engine_reason() -> str | None:
     return None if state.ready else t(f"run.engine_{state.state}")
 
 
-def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None) -> None:
+def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None, body: Callable[[jobs.View], None] | None) -> None:
     view = jobs.follow(lesson_id)
     if view is None or not view.job.active:
         st.rerun()  # the whole page has something new to show
@@ -72,6 +74,8 @@ def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None) -> None:
     with st.container(border=True, key=f"live_{lesson_id}"):
         if view.waiting_for_engine or status is None:
             st.markdown(f":material/sync_problem: {t('run.no_answer')}")
+        elif body is not None:
+            body(view)
         elif status.state == "queued":
             st.markdown(f":material/hourglass_top: {_part_name(job)}{t('run.queued', position=status.position)}")
             st.progress(0.0, text=t("run.queued_hint"))

@@ -152,6 +152,8 @@ def _check_model(header: Header) -> None:
 # ------------------------------------------------------------------------------------------------- requests
 def _spec_prompt_tokens(spec: RequestSpec) -> int | None:
     """Prompt length as far as the scenario alone fixes it."""
+    if spec.follows is not None:
+        return None
     if spec.prompt_token_ids is not None:
         return len(spec.prompt_token_ids)
     return None if spec.chat else spec.num_prompt_tokens
@@ -173,13 +175,28 @@ def _match_records(run: Run, tracks: dict[str, RequestTrack]) -> dict[str, Reque
             "prompt_tokens",
             f"num_prompt_tokens is {record.num_prompt_tokens}, the scenario gives {fixed or 'at least 1'}",
         )
-        asked = track.spec.arrival_s
+        asked = track.spec.arrival_s + _follows_at(name, record, track.spec, records)
         same = abs(record.arrival_s - asked) <= TIME_SLACK_S
         require(same, name, "arrival", f"arrival_s is {record.arrival_s}, the scenario asks for {asked}")
-        track.num_prompt_tokens = record.num_prompt_tokens
+        track.num_prompt_tokens, track.arrival_s = record.num_prompt_tokens, record.arrival_s
     missing = [r for r in tracks if r not in records]
     require(not missing, f"request {missing[0] if missing else None}", "request_known", "the request has no record")
     return records
+
+
+def _follows_at(name: str, record: RequestRecord, spec: RequestSpec, before: dict[str, RequestRecord]) -> float:
+    """When the request was over that this one follows (0 if none); its text is the beginning of this one's prompt."""
+    if spec.follows is None:
+        return 0.0
+    leader = before.get(spec.follows)
+    require(leader is not None, name, "request_known", f"it follows {spec.follows}, which has no record before it")
+    require(leader.completion_s is not None, name, "arrival", f"it follows {spec.follows}, which was never over")
+    text = leader.num_prompt_tokens + leader.num_output_tokens
+    own = len(spec.prompt_token_ids) if spec.prompt_token_ids is not None else 0 if spec.prompt is None else None
+    fits = record.num_prompt_tokens >= text if own is None else record.num_prompt_tokens == text + own
+    told = f"num_prompt_tokens is {record.num_prompt_tokens}; {spec.follows} left {text} tokens"
+    require(fits, name, "prompt_tokens", told)
+    return leader.completion_s
 
 
 def _check_end(replay: StepReplay, run: Run) -> None:

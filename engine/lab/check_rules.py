@@ -82,6 +82,7 @@ class RequestTrack:
     request_id: str
     spec: RequestSpec
     num_prompt_tokens: int | None
+    arrival_s: float = 0.0
     state: Literal["waiting", "running", "finished"] = "waiting"
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0

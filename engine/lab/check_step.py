@@ -95,8 +95,8 @@ class StepReplay:
         for request_id in step.admitted:
             track = self._track(name, request_id, "admitted")
             require(track.state == "waiting", name, "admitted", f"{request_id} is {track.state}, not waiting")
-            arrived = track.spec.arrival_s <= step.t_begin_s
-            require(arrived, name, "arrival", f"{request_id} is admitted before it arrives at {track.spec.arrival_s} s")
+            arrived = track.arrival_s <= step.t_begin_s
+            require(arrived, name, "arrival", f"{request_id} is admitted before it arrives at {track.arrival_s} s")
             track.state, track.begins = "running", True
         running = sum(1 for t in self.tracks.values() if t.state == "running")
         limit = self.scenario.limits.max_requests
@@ -228,16 +228,16 @@ class StepReplay:
         for refused in step.refused:
             track = self._track(name, refused.request_id, "refused")
             require(track.state == "waiting", name, "refused", f"{refused.request_id} is refused and {track.state}")
-            arrived = track.spec.arrival_s <= step.t_begin_s
+            arrived = track.arrival_s <= step.t_begin_s
             require(arrived, name, "refused", f"{refused.request_id} is refused before it arrives")
             drains = refused.why != "batch_not_drained" or self.scenario.policy == "static"
             require(drains, name, "refused", f"{refused.request_id}: only static batching waits for a batch to drain")
         for request_id, track in self.tracks.items():
-            waits = track.state == "waiting" and track.spec.arrival_s <= step.t_begin_s
+            waits = track.state == "waiting" and track.arrival_s <= step.t_begin_s
             require(not waits or request_id in ids, name, "refused", f"{request_id} waits and no reason is recorded")
 
     def _check_queues(self, name: str, step: StepRecord) -> None:
-        states = [(t.state, t.spec.arrival_s) for t in self.tracks.values()]
+        states = [(t.state, t.arrival_s) for t in self.tracks.values()]
         running = sum(1 for state, _ in states if state == "running")
         finished = sum(1 for state, _ in states if state == "finished")
         waiting = sum(1 for state, at in states if state == "waiting" and at <= step.t_begin_s)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 PolicyName = Literal["static", "orca", "paged", "chunked", "cache_aware"]
 DType = Literal["float32", "bfloat16", "float16"]
+ProbeName = Literal["training_step"]
 
 MAX_REQUESTS_PER_SCENARIO = 256
 MAX_PROMPT_CHARACTERS = 20_000
@@ -47,10 +48,14 @@ class RequestSpec(_Strict):
 
     ``num_prompt_tokens`` fits the prompt to exactly that many tokens (its own tokens repeated or cut), so that a lesson
     can sweep the prompt length. ``chat`` wraps the prompt in the model's chat template.
+
+    ``follows`` names an earlier request: this one arrives ``arrival_s`` after that one is done, and its prompt is all
+    that one read and wrote, with its own prompt, if it has one, behind it.
     """
 
     request_id: str | None = Field(None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")
     arrival_s: float = Field(0.0, ge=0, le=600)
+    follows: str | None = Field(None, min_length=1, max_length=64)
     prompt: str | None = Field(None, max_length=MAX_PROMPT_CHARACTERS)
     prompt_token_ids: tuple[int, ...] | None = Field(None, min_length=1, max_length=MAX_TOKENS_PER_REQUEST)
     num_prompt_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS_PER_REQUEST)
@@ -65,7 +70,14 @@ class RequestSpec(_Strict):
 
     @model_validator(mode="after")
     def _one_prompt(self) -> RequestSpec:
-        if (self.prompt is None) == (self.prompt_token_ids is None):
+        if self.follows is not None and (self.chat or self.num_prompt_tokens is not None):
+            raise ValueError(
+                "a request that follows another takes its text as it is; leave out chat, num_prompt_tokens"
+            )
+        has_neither = self.prompt is None and self.prompt_token_ids is None
+        if has_neither and self.follows is not None:
+            return self
+        if has_neither or (self.prompt is not None and self.prompt_token_ids is not None):
             raise ValueError("give exactly one of prompt and prompt_token_ids")
         if self.prompt is not None and not self.prompt.strip():
             raise ValueError("prompt is empty; write at least one character that is not a space")
@@ -79,7 +91,11 @@ class RequestSpec(_Strict):
 
 
 class Scenario(_Strict):
-    """A whole workload with the policy and the limits that serve it. See design: "What to run"."""
+    """A whole workload with the policy and the limits that serve it. See design: "What to run".
+
+    ``probes`` are measured right after the last request, on the same model and device, and stand in the Run's header:
+    ``training_step`` learns once from the prompt of the last request (``engine.lab.probes``).
+    """
 
     name: str = Field("", max_length=200)
     model: str = Field(DEFAULT_MODEL, min_length=1, max_length=300)
@@ -90,6 +106,7 @@ class Scenario(_Strict):
     kv_dtype: Literal["int8", "int4"] | None = None
     block_size: int = Field(16, ge=1, le=256)
     seed: int = Field(0, ge=0, le=2**63 - 1)
+    probes: tuple[ProbeName, ...] = Field((), max_length=1)
     requests: tuple[RequestSpec, ...] = Field(min_length=1, max_length=MAX_REQUESTS_PER_SCENARIO)
 
     @model_validator(mode="after")
@@ -98,6 +115,12 @@ class Scenario(_Strict):
         if len(set(ids)) != len(ids):
             twice = next(i for i in ids if ids.count(i) > 1)
             raise ValueError(f"request_id {twice!r} stands twice; give every request its own")
+        names = self.request_ids()
+        for index, request in enumerate(self.requests):
+            if request.follows is not None and request.follows not in names[:index]:
+                raise ValueError(
+                    f"requests[{index}].follows is {request.follows!r}; name a request that stands before it"
+                )
         return self
 
     def request_ids(self) -> list[str]:

@@ -24,9 +24,11 @@ from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUES
 from engine.model.load import LoadedModel, list_models, load_model
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
+from engine.runtime.followers import Followers
 from engine.runtime.prompts import prompt_token_ids
 from engine.runtime.serving import ServingEngine
 from engine.runtime.text import TextStream
+from engine.runtime.training import probe_training_step
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.requests import Request
 from engine.settings import Settings
@@ -123,11 +125,15 @@ class LabRuntime:
         _require_available(scenario)
         loaded = self.load(scenario.model, scenario.dtype)
         prompts = []
+        most_tokens: dict[str, int] = {}  # the longest the text of each request can get
         for name, spec in zip(scenario.request_ids(), scenario.requests, strict=True):
             ids = prompt_token_ids(spec, name, loaded.tokenizer, loaded.info.vocab_size)
-            if len(ids) + spec.max_tokens > loaded.max_positions:
+            num_prompt_tokens = len(ids) + (most_tokens[spec.follows] if spec.follows else 0)
+            most_tokens[name] = num_prompt_tokens + spec.max_tokens
+            if most_tokens[name] > loaded.max_positions:
                 raise ScenarioError(
-                    f"request {name} has {len(ids)} prompt tokens and max_tokens {spec.max_tokens}; {loaded.info.name} "
+                    f"request {name} has {num_prompt_tokens} prompt tokens and max_tokens {spec.max_tokens}; "
+                    f"{loaded.info.name} "
                     f"has {loaded.max_positions} positions in all, so shorten the prompt or the output",
                     "max_tokens",
                 )
@@ -149,16 +155,33 @@ class LabRuntime:
         executor = self._executor(loaded, scenario.limits, scenario.block_size)
         engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size)
         requests = prepared.requests()
-        streams = {}
-        for request, spec in zip(requests, scenario.requests, strict=True):
-            stream = TextStream(loaded.tokenizer, spec.stop)
-            streams[request.request_id] = stream
-            engine.add(request, stream, loaded.eos_token_ids)
+        followers = Followers(scenario, requests)
+        streams = {
+            request.request_id: TextStream(loaded.tokenizer, spec.stop)
+            for request, spec in zip(requests, scenario.requests, strict=True)
+        }
+
+        def add(arriving: Sequence[Request]) -> None:
+            for request in arriving:
+                engine.add(request, streams[request.request_id], loaded.eos_token_ids)
+
+        def after_step(record: StepRecord) -> None:
+            on_step(record, engine.text_deltas)
+            add(followers.due(record))
+
+        add(followers.first)
         executor.warm_up()
         created_utc = datetime.now(UTC).isoformat(timespec="seconds")
         engine.start_clock()
-        steps = self._drive(engine, on_step, should_stop)
-        run = Run(header=self._header(prepared, run_id, created_utc), steps=steps, requests=engine.request_records())
+        steps = self._drive(engine, after_step, should_stop)
+        header = self._header(prepared, run_id, created_utc)
+        if scenario.probes:
+            self._on_progress("train", None, "measuring a training step on the same text")
+            step = probe_training_step(scenario, loaded, requests, self._settings.models_dir, should_stop)
+            if step is None:
+                raise RunCancelled("the run was stopped")
+            header.probes = {"training_step": step.model_dump()}
+        run = Run(header=header, steps=steps, requests=engine.request_records())
         pieces = {
             request.request_id: [loaded.tokenizer.piece(token_id) for token_id in request.output_token_ids]
             for request in requests
@@ -166,7 +189,9 @@ class LabRuntime:
         return RunResult(run, {name: stream.text for name, stream in streams.items()}, pieces)
 
     @staticmethod
-    def _drive(engine: Engine, on_step: OnStep, should_stop: Callable[[], bool]) -> list[StepRecord]:
+    def _drive(
+        engine: Engine, after_step: Callable[[StepRecord], None], should_stop: Callable[[], bool]
+    ) -> list[StepRecord]:
         """Step until nothing is left, waiting for arrivals in real time. Raises: RunCancelled."""
         steps: list[StepRecord] = []
         while engine.has_work:
@@ -175,7 +200,7 @@ class LabRuntime:
             record = engine.step()
             if record is not None:
                 steps.append(record)
-                on_step(record, engine.text_deltas)
+                after_step(record)
                 continue
             arrival_s = engine.next_arrival_s
             assert arrival_s is not None, "work is left, nothing can run and nothing will arrive"

@@ -21,7 +21,10 @@ class Tokenizer(Protocol):
 
 
 def prompt_token_ids(spec: RequestSpec, name: str, tokenizer: Tokenizer, vocab_size: int) -> list[int]:
-    """The prompt of one request as token ids. Pure. Raises: ScenarioError naming the request and the numbers."""
+    """The prompt of one request as token ids; of one that follows another, what stands behind that one's text.
+
+    Pure. Raises: ScenarioError naming the request and the numbers.
+    """
     if spec.prompt_token_ids is not None:
         largest = max(spec.prompt_token_ids)
         if largest >= vocab_size:
@@ -30,7 +33,9 @@ def prompt_token_ids(spec: RequestSpec, name: str, tokenizer: Tokenizer, vocab_s
                 "prompt_token_ids",
             )
         return list(spec.prompt_token_ids)
-    assert spec.prompt is not None, "a RequestSpec has one prompt"
+    if spec.prompt is None:
+        assert spec.follows is not None, "a RequestSpec has one prompt"
+        return []
     if not spec.chat:
         ids = tokenizer.encode(spec.prompt)
         return ids if spec.num_prompt_tokens is None else fit(ids, spec.num_prompt_tokens)

@@ -24,6 +24,7 @@ from lessons.roofline.scenarios import DECODE_BATCHES, PREFILL_LENGTHS
 from lessons.text import Fact, format_bytes
 
 NEAR = (0.8, 1.4)  # measured over modelled time within which the roof explains a step
+BEYOND = 0.5  # share of the longest prompt above which the measured crossing is only a lower bound
 AGREE = 2.0  # measured and modelled crossing that differ by less than this factor agree
 CLIMBS = 0.5  # share of the ideal gain of more requests above which decode "climbs the slope"
 NOISY = 0.5  # (p90 - p10)/median of like steps beyond which a page should warn
@@ -88,7 +89,7 @@ def facts(runs: Runs) -> dict[str, Fact]:
         "spread_low_ms": 1e3 * one.low_s,
         "spread_high_ms": 1e3 * one.high_s,
     }
-    return values | _catalogue_facts() | _ceiling_facts(runs, one, longest)
+    return values | catalogue_facts() | _ceiling_facts(runs, one, longest)
 
 
 def _ceiling_facts(runs: Runs, one: Point, longest: Point) -> dict[str, Fact]:
@@ -118,7 +119,7 @@ def _ceiling_facts(runs: Runs, one: Point, longest: Point) -> dict[str, Fact]:
     return values
 
 
-def _catalogue_facts() -> dict[str, Fact]:
+def catalogue_facts() -> dict[str, Fact]:
     """The claims about a card and a model that are not here, derived again from the catalogue."""
     card = catalogue.device(SOURCE_DEVICE)
     vector, matrix = card.rate("float32", "vector"), card.rate("bfloat16")
@@ -153,10 +154,13 @@ def sections(runs: Runs) -> list[str]:
     else:
         found.append("note_waiting")
         found += [_distance("decode", values["decode_factor"]), _distance("prefill", values["prefill_factor"])]
-        if "cross_model" in values:
+        if values["cross_measured"] <= BEYOND * LAST and "cross_model" in values:
             agree = 1 / AGREE < values["cross_factor"] < AGREE
             found.append("note_cross_agrees" if agree else "note_cross_differs")
+        if "cross_model" in values:
             found.append("note_ten_below" if values["cross_model"] > SHORT_PROMPT else "note_ten_above")
+    if values["cross_measured"] > BEYOND * LAST:
+        found.append("note_cross_beyond")
     climbs = values["batch_gain"] - 1 > CLIMBS * (values["batch_ideal"] - 1)
     found.append("note_climbs" if climbs else "note_climbs_little")
     return [*found, "note_unit"]

@@ -27,6 +27,7 @@ RUNS = {
     "above the roof": lambda: study(pass_ms=12, token_ms=0.6),
     "crossing elsewhere": lambda: study(pass_ms=90, token_ms=0.9),
     "a slow processor": lambda: study(pass_ms=25, token_ms=5, ceilings=(21.3, 0.04)),
+    "overhead only": lambda: study(pass_ms=200, token_ms=0.1),
     "dear rows": lambda: study(pass_ms=5, token_ms=20),
     "disturbed": lambda: study(jitter=4),
     "no ceilings": lambda: study(ceilings=None),

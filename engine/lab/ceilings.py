@@ -12,7 +12,6 @@ busy neighbour for a while never lowers it; ``noisy`` says when even the best wi
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -179,7 +178,7 @@ def _timed(once: Callable[[], object], seconds: float, sync: Callable[[], None] 
 def _rate(rates: list[float], unit: str, how: str) -> Rate:
     """The best window of the passes, in the order in which they were made. Pure."""
     windows = [rates[i : i + WINDOW] for i in range(max(len(rates) - WINDOW, 0) + 1)]
-    best = max(windows, key=lambda window: (statistics.median(window), percentile(window, 10)))
+    best = max(windows, key=lambda window: (percentile(window, 50), percentile(window, 10)))
     low, value, high = (percentile(best, q) or 0.0 for q in (10, 50, 90))
     noisy = len(best) < 3 or (high - low) > NOISY_SPREAD * value
     return Rate(
@@ -187,7 +186,7 @@ def _rate(rates: list[float], unit: str, how: str) -> Rate:
         unit=unit,
         low=low,
         high=high,
-        median=statistics.median(rates),
+        median=percentile(rates, 50) or 0.0,
         count=len(rates),
         noisy=noisy,
         how=how,

@@ -124,7 +124,7 @@ def percentile(values: Iterable[float], q: float) -> float | None:
         return None
     place = (len(ordered) - 1) * q / 100
     low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    return low + (high - low) * (place - math.floor(place))
+    return min(low + (high - low) * (place - math.floor(place)), high)  # rounding must not step over the neighbour
 
 
 def percentiles(values: Iterable[float | None]) -> Percentiles:

@@ -218,12 +218,14 @@ class Run(BaseModel):
                         f"line {number}: a record of kind {kind!r} cannot stand here; "
                         "the order is header, steps, requests"
                     )
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise RunFileError(f"line {number}: not JSON ({error})") from None
+            except RunFileError:
+                raise
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 where = ".".join(str(p) for p in first["loc"])
                 raise RunFileError(f"line {number}: {where}: {first['msg']}") from None
+            except (ValueError, RecursionError) as error:  # a number of thousands of digits is a plain ValueError
+                raise RunFileError(f"line {number}: not JSON ({error})") from None
         if header is None:
             raise RunFileError("the file is empty; a Run begins with a header record")
         return cls(header=header, steps=steps, requests=requests)

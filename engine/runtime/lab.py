@@ -249,12 +249,9 @@ class LabRuntime:
 
         Ceilings that others' work disturbed are measured again: a busy neighbour must not become the roof for good.
         """
-        if self._ceilings is None or self._ceilings.disturbed:
-            self._ceilings = calibrate(
-                self._device,
-                refresh=self._ceilings is not None,
-                progress=lambda fraction, message: self._on_progress("calibrate", fraction, message),
-            )
+        self._ceilings = calibrate(
+            self._device, progress=lambda fraction, message: self._on_progress("calibrate", fraction, message)
+        )
         return self._ceilings
 
     def describe(self) -> dict[str, Any]:

@@ -25,7 +25,8 @@ def serve(scenario: Scenario, run_id: str) -> Run:
     for index, (spec, asked) in enumerate(zip(data["requests"], scenario.requests, strict=True)):
         length = asked.num_prompt_tokens or len((asked.prompt or "").split()) + 4
         spec.update(prompt=None, chat=False, num_prompt_tokens=None, ignore_eos=True)
-        spec["prompt_token_ids"] = [(7 * index + i) % 90 for i in range(length)]
+        if asked.follows is None:
+            spec["prompt_token_ids"] = [(7 * index + i) % 90 for i in range(length)]
     run = make_run(data)
     run.header.run_id = run_id
     run.header.scenario = scenario.model_dump(mode="json")

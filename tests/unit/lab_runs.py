@@ -10,9 +10,11 @@ from engine.lab.records import DeviceInfo, Header, ModelInfo, Run
 from engine.lab.scenario import Scenario
 from engine.lab.work import ChunkShape, step_work
 from engine.runtime.engine import Engine
+from engine.runtime.followers import Followers
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
 from tests.fakes import VOCAB, FakeClock, FakeExecutor
+from tests.probe_kit import add_probes
 
 Records = list[dict]  # a Run file as decoded JSON, to be corrupted
 
@@ -50,9 +52,14 @@ def make_run(scenario: dict, aborts: dict[int, str] | None = None) -> Run:
     parsed = Scenario.parse(scenario)
     clock = FakeClock()
     engine = Engine(CountingExecutor(parsed.block_size, clock), parsed.policy, parsed.limits, parsed.block_size, clock)
-    for request_id, spec in zip(parsed.request_ids(), parsed.requests, strict=True):
-        assert spec.prompt_token_ids is not None
-        engine.add(Request(request_id, list(spec.prompt_token_ids), spec.max_tokens, spec.arrival_s, spec.ignore_eos))
+    requests = [
+        Request(request_id, list(spec.prompt_token_ids or ()), spec.max_tokens, spec.arrival_s, spec.ignore_eos)
+        for request_id, spec in zip(parsed.request_ids(), parsed.requests, strict=True)
+    ]
+    followers = Followers(parsed, requests)
+    for request in followers.first:
+        assert request.prompt_token_ids
+        engine.add(request)
     steps = []
     while engine.has_work:
         if aborts and len(steps) in aborts:
@@ -62,6 +69,8 @@ def make_run(scenario: dict, aborts: dict[int, str] | None = None) -> Run:
             clock.advance(max(engine.next_arrival_s - engine.now_s(), 0) + 1e-9)
         else:
             steps.append(record)
+            for request in followers.due(record):
+                engine.add(request)
     header = Header(
         run_id="run-0123456789ab",
         created_utc="2026-01-02T03:04:05+00:00",
@@ -74,7 +83,9 @@ def make_run(scenario: dict, aborts: dict[int, str] | None = None) -> Run:
         num_blocks=parsed.limits.num_blocks,
         versions={"engine": "test"},
     )
-    return Run(header=header, steps=steps, requests=engine.request_records())
+    run = Run(header=header, steps=steps, requests=engine.request_records())
+    add_probes(run)
+    return run
 
 
 def prompt(length: int, first: int = 1) -> list[int]:

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from engine.lab.records import DeviceInfo, Header, ModelInfo, Run
 from engine.lab.scenario import RequestSpec, Scenario
 from engine.runtime.engine import Engine
+from engine.runtime.followers import Followers
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
 from lessons.scenarios import batching, prefill_decode
 from tests.fakes import VOCAB, FakeClock, FakeExecutor
+from tests.probe_kit import add_probes
 
 MODEL = ModelInfo(
     name="smollm2-135m",
@@ -51,10 +53,13 @@ def serve(
 
     executor = FakeExecutor(scenario.block_size, vocab=VOCAB, on_forward=take_time, model=MODEL)
     engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size, clock)
-    for request_id, spec in zip(scenario.request_ids(), scenario.requests, strict=True):
-        engine.add(
-            Request(request_id, fake_prompt(spec), spec.max_tokens, spec.arrival_s, spec.ignore_eos), eos_token_ids=eos
-        )
+    requests = [
+        Request(request_id, fake_prompt(spec), spec.max_tokens, spec.arrival_s, spec.ignore_eos)
+        for request_id, spec in zip(scenario.request_ids(), scenario.requests, strict=True)
+    ]
+    followers = Followers(scenario, requests)
+    for request in followers.first:
+        engine.add(request, eos_token_ids=eos)
     steps = []
     while engine.has_work:
         record = engine.step()
@@ -62,6 +67,8 @@ def serve(
             clock.advance(max(engine.next_arrival_s - engine.now_s(), 0) + 1e-9)
         else:
             steps.append(record)
+            for request in followers.due(record):
+                engine.add(request, eos_token_ids=eos)
     read_gbps, matmul_tflops = ceilings or (None, None)
     header = Header(
         run_id="run-" + hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:12],
@@ -77,13 +84,17 @@ def serve(
         num_blocks=scenario.limits.num_blocks,
         versions={},
     )
-    return Run(header=header, steps=steps, requests=engine.request_records())
+    run = Run(header=header, steps=steps, requests=engine.request_records())
+    add_probes(run, pass_ms, token_ms)
+    return run
 
 
 def fake_prompt(spec: RequestSpec) -> list[int]:
     """Made-up token ids for a prompt, as many as a tokenizer would about give. Pure."""
     if spec.prompt_token_ids is not None:
         return list(spec.prompt_token_ids)
+    if spec.prompt is None:
+        return []
     count = spec.num_prompt_tokens or len(spec.prompt) // 4 + (30 if spec.chat else 1)
     rng = random.Random(spec.prompt)
     return [rng.randrange(4, VOCAB) for _ in range(count)]

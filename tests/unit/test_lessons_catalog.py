@@ -91,7 +91,7 @@ def test_the_languages_are_what_they_say(found):
     texts = all_texts(found)
     assert not [t for t in texts["en"] if CJK.search(t)]
     wordless = [t for t in texts["zh"] if not CJK.search(t) and re.search(r"[A-Za-z]{4}", t)]
-    units = re.compile(r"[\s\d.,×−]*(FLOP/byte|FLOP|token|TFLOP/s|GB/s|[GMk]?B)")
+    units = re.compile(r"[\s\d.,×−]*([TGM]?FLOP(/s|/byte)?|token|GB/s|[GMk]?B)")
     assert all(units.fullmatch(t) for t in wordless), wordless
 
 

@@ -39,6 +39,8 @@ with st.sidebar:
 
 with st.container(horizontal=True, horizontal_alignment="right", key="top_bar"):
     session.language_switch()
-layout.store_notice(lang)
+with st.container():  # always there: what comes and goes must not move, and so rebuild, the form somebody is filling in
+    session.language_notice()
+    layout.store_notice(lang)
 st.session_state["_lesson_pages"] = lesson_pages
 page.run()

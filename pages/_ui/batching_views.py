@@ -16,7 +16,7 @@ from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
 from pages._ui.player import timeline_player
 from pages._ui.units import factor, milliseconds, number, percent
-from pages._ui.views import PolicyResult, e2e_per_request, length_spread, policy_result, ttft_per_request
+from pages._ui.views import PolicyResult, e2e_per_request, length_model, policy_result, ttft_per_request
 
 _NS = "batching"
 MAX_BARS = 32  # more requests than this do not fit a chart that is read from the back row
@@ -102,31 +102,31 @@ def _tokens_per_s(value: float | None, lang: str) -> str:
 
 def _speed_up(static: Run, chunked: Run, one: PolicyResult, other: PolicyResult) -> None:
     lang = language()
-    spread = length_spread(static)
-    if not one.makespan_ms or not other.makespan_ms or spread is None:
+    model = length_model(static)
+    if not one.makespan_ms or not other.makespan_ms or model is None:
         return
     measured = one.makespan_ms / other.makespan_ms
     condition = t(
         f"{_NS}.condition",
-        shortest=spread.shortest,
-        longest=spread.longest,
-        mean=number(spread.mean, lang),
-        places=spread.places,
+        shortest=model.shortest,
+        longest=model.longest,
+        mean=number(model.mean, lang),
+        places=model.places,
     )
     layout.lead(f"{t(f'{_NS}.speed_up', times=number(measured, lang))} {badge('measured')}", "speed_up")
     st.markdown(condition)
     row = compare.Row(
         t(f"{_NS}.row_speed_up"),
         measured,
-        spread.bound,
+        model.speed_up,
         factor(measured, lang),
-        factor(spread.bound, lang),
+        factor(model.speed_up, lang),
         t(
-            f"{_NS}.formula_bound",
-            static=spread.static_steps,
-            least=spread.least_steps,
-            places=spread.places,
-            bound=factor(spread.bound, lang),
+            f"{_NS}.formula_speed_up",
+            static=model.static_steps,
+            continuous=model.continuous_steps,
+            places=model.places,
+            ratio=factor(model.speed_up, lang),
         ),
     )
     compare.table([row], static, chunked, key="bt_compare")

@@ -91,12 +91,12 @@ def token_latencies(
         col=1,
     )
     figure.add_annotation(
-        x=1.6,
+        x=0.6,
         y=cap if cut else ttft_ms,
         text=f"{'↑ ' if cut else ''}TTFT {words['ttft_value']}",
         showarrow=False,
         xanchor="left",
-        yanchor="middle",
+        yanchor="bottom",
         font={"size": 15},
         row=2,
         col=1,

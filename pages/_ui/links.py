@@ -138,18 +138,19 @@ def publish(settings: Sequence[Setting]) -> dict[str, Any]:
 def show_notices(settings: Sequence[Setting]) -> None:
     """One warning per setting that the link got wrong, until the learner changes that setting."""
     notices = st.session_state.get(_NOTICES, {})
-    for setting in settings:
-        if setting.key in notices:
-            st.warning(
-                t(
-                    "common.link_nonsense",
-                    key=setting.key,
-                    value=notices[setting.key],
-                    allowed=setting.allowed(),
-                    default=str(setting.default) or "–",
-                ),
-                icon=":material/link_off:",
-            )
+    with st.container():
+        for setting in settings:
+            if setting.key in notices:
+                st.warning(
+                    t(
+                        "common.link_nonsense",
+                        key=setting.key,
+                        value=notices[setting.key],
+                        allowed=setting.allowed(),
+                        default=str(setting.default) or "–",
+                    ),
+                    icon=":material/link_off:",
+                )
 
 
 def _remember_notice(setting: Setting, raw: str) -> None:

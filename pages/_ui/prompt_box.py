@@ -67,6 +67,7 @@ def settings() -> dict[str, Any]:
 def problem(values: dict[str, Any]) -> str | None:
     """What keeps this prompt from being run, in one sentence; shows the token count where the engine can be asked."""
     prompt, length, output = values[PROMPT.key], values[LENGTH.key], values[OUTPUT.key]
+    slot = st.container()  # always there, so that the count's coming does not rebuild the form below it
     if not prompt.strip():
         return t("prefill_decode.empty")
     if len(prompt) > MAX_CHARACTERS:
@@ -75,9 +76,11 @@ def problem(values: dict[str, Any]) -> str | None:
     if count is None:
         return None
     if length:
-        note(t("prefill_decode.counted_fixed", n=count, target=length))
+        with slot:
+            note(t("prefill_decode.counted_fixed", n=count, target=length))
         return None
-    note(t("prefill_decode.counted", n=count))
+    with slot:
+        note(t("prefill_decode.counted", n=count))
     if count + output > MAX_POSITIONS:
         return t("prefill_decode.too_many_tokens", n=count, limit=MAX_POSITIONS)
     return None

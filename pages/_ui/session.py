@@ -102,18 +102,19 @@ def language_switch() -> None:
         label_visibility="collapsed",
         on_change=_switch_language,
     )
-    if st.session_state.pop("_language_nonsense", False):
-        names = ", ".join(i18n.LANGUAGES)
-        st.session_state["_language_notice"] = names
-    if "_language_notice" in st.session_state:
-        st.warning(i18n.t("common.link_language", allowed=st.session_state["_language_notice"]))
+
+
+def language_notice() -> None:
+    """Say it when a link asked for a language there is none of, until the learner chooses one."""
+    if st.session_state.get("_language_nonsense"):
+        st.warning(i18n.t("common.link_language", allowed=", ".join(i18n.LANGUAGES)), icon=":material/link_off:")
 
 
 def _switch_language() -> None:
     lang = st.session_state[_LANG_WIDGET]
     i18n.set_language(lang)
     st.session_state["_language_chosen"] = True
-    st.session_state.pop("_language_notice", None)
+    st.session_state["_language_nonsense"] = False
     st.query_params["lang"] = lang
     remember("language", lang)
 

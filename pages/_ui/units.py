@@ -63,11 +63,8 @@ def flop_count(value: float | None, lang: str) -> str:
 
 
 def percent(share: float | None, lang: str) -> str:
-    """A share in 0..1 as per cent, without more precision than a reader can use."""
-    if share is None or not math.isfinite(share):
-        return DASH
-    value = share * 100
-    return f"{number(round(value) if abs(value) >= 10 else round(value, 1), lang)} %"
+    """A share in 0..1 as per cent."""
+    return DASH if share is None or not math.isfinite(share) else f"{number(share * 100, lang)} %"
 
 
 def factor(value: float | None, lang: str) -> str:

@@ -125,7 +125,7 @@ def policy_result(run: Run) -> PolicyResult:
         ttft_mean_ms=_ms(found.ttft_s.mean),
         ttft_p95_ms=_ms(percentile(ttfts, 95)),
         e2e_mean_ms=_ms(found.e2e_s.mean),
-        padding_share=found.padding_share,
+        padding_share=decode_padding_share(run),
         num_steps=found.num_steps,
         num_output_tokens=found.num_output_tokens,
     )
@@ -142,37 +142,46 @@ def e2e_per_request(run: Run) -> dict[str, float | None]:
 
 
 @dataclass(frozen=True)
-class LengthSpread:
-    """The output lengths of a workload and the most that continuous batching can gain with them, in decode steps."""
+class LengthModel:
+    """What the output lengths alone say about the two policies, if every step took equally long."""
 
     shortest: int
     mean: float
     longest: int
     places: int
-    static_steps: int  # each batch of ``places`` in order of arrival lasts as long as its longest
-    least_steps: int  # all places busy to the end, or the longest request alone
+    static_steps: int  # each batch of ``places``, in order of arrival, lasts as long as its longest request
+    continuous_steps: int  # a place that gets free is taken at once
 
     @property
-    def bound(self) -> float:
-        return self.static_steps / max(self.least_steps, 1)
+    def speed_up(self) -> float:
+        return self.static_steps / self.continuous_steps
 
 
-def length_spread(run: Run) -> LengthSpread | None:
-    """From the lengths that were really produced. None for a Run without output. Pure."""
+def length_model(run: Run) -> LengthModel | None:
+    """From the lengths that were really produced; arrivals and prompts are left out. None without output. Pure."""
     records = sorted((r for r in run.requests if r.num_output_tokens > 0), key=lambda r: r.arrival_s)
     if not records:
         return None
     lengths = [r.num_output_tokens for r in records]
     places = int((run.header.scenario.get("limits") or {}).get("max_requests") or len(lengths))
-    batches = [lengths[i : i + places] for i in range(0, len(lengths), places)]
-    return LengthSpread(
+    busy_until = [0] * places
+    for length in lengths:
+        busy_until[busy_until.index(min(busy_until))] += length
+    return LengthModel(
         shortest=min(lengths),
         mean=sum(lengths) / len(lengths),
         longest=max(lengths),
         places=places,
-        static_steps=sum(max(batch) for batch in batches),
-        least_steps=max(max(lengths), -(-sum(lengths) // places)),
+        static_steps=sum(max(lengths[i : i + places]) for i in range(0, len(lengths), places)),
+        continuous_steps=max(busy_until),
     )
+
+
+def decode_padding_share(run: Run) -> float | None:
+    """Padding rows over all rows of the decode steps; None for a Run without one. Pure."""
+    steps = [step.work for step in run.steps if step_kind(step) == "decode"]
+    rows = sum(work.tokens + work.padding_tokens for work in steps)
+    return sum(work.padding_tokens for work in steps) / rows if rows else None
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -7,10 +7,12 @@ answer redraws neither charts nor player. What counts as right is decided by ``l
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from engine.lab.records import Run
 from lessons.catalog import Lesson
@@ -23,6 +25,7 @@ from pages._ui.i18n import language, t
 from pages._ui.prose import mend
 
 _VERDICT = {"right": (":green", "check_circle"), "wrong": (":red", "cancel"), "missed": (":orange", "help")}
+_CHANGED = "_quiz_changed"
 
 
 def quiz(lesson: Lesson, runs: Mapping[str, Run]) -> None:
@@ -46,6 +49,11 @@ def _quiz(lesson: Lesson, items: list[Item], runs: list[Run]) -> None:
         _item(lesson, item, index, last.get(item.id))
     if not runs:
         st.info(t("quiz.run_first"), icon=":material/lock:")
+    if st.session_state.pop(_CHANGED, False):
+        with contextlib.suppress(
+            StreamlitAPIException
+        ):  # raised when the whole page is being drawn, not the quiz alone
+            st.rerun(scope="fragment")  # the score above and the button's label know nothing of the answer yet
 
 
 def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None) -> None:
@@ -54,10 +62,8 @@ def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None)
     with st.form(f"form:{key}", enter_to_submit=True):
         given = _field(view, f"**{index}.** {mend(view['prompt'])}", key, None if answered is None else answered.value)
         label = t("quiz.check") if answered is None else t("quiz.check_again")
-        sent = st.form_submit_button(
-            label, key=f"check:{item.id}"
-        )  # the key keeps the button one when its label changes
-        if sent:
+        # The key keeps it the same button when its label changes; otherwise the click on the old one would be lost.
+        if st.form_submit_button(label, key=f"check:{item.id}"):
             answered = _answer(lesson, item, given) or answered
         if answered is not None:
             _feedback(item, answered)
@@ -116,6 +122,7 @@ def _answer(lesson: Lesson, item: Item, given: Any) -> StoredAnswer | None:
         st.error(t(problem))
         return None
     attempt = session.store().save_answer(session.learner(), lesson.id, item.id, given, result.score)
+    st.session_state[_CHANGED] = True
     return StoredAnswer(lesson.id, item.id, attempt, given, result.score, "")
 
 

@@ -89,7 +89,7 @@ class StepReplay:
             track.state = "waiting"
             track.num_preemptions += 1
             track.high_water = max(track.high_water, track.num_computed_tokens)
-            track.num_computed_tokens = 0
+            track.num_computed_tokens = track.num_cached_tokens = 0
 
     def _admit(self, name: str, step: StepRecord) -> None:
         for request_id in step.admitted:

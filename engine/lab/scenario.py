@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-PolicyName = Literal["static", "orca", "paged", "chunked", "cache_aware"]
+PolicyName = Literal["static", "orca", "paged", "chunked", "cache_aware", "shortest_first"]
 DType = Literal["float32", "bfloat16", "float16"]
 ProbeName = Literal["training_step"]
 

@@ -216,9 +216,10 @@ class Engine:
             if request.is_finished:
                 request.completion_s = laps.end_s
         outputs = self._untold + [token_output(request) for request in produced]
-        record = step_record(self._num_steps, self.scheduler, self.executor.backend, decision, chunks, outputs, laps)
-        if chunks:
-            record.work = self.executor.work(chunks)
+        work = self.executor.work(chunks) if chunks else Work()
+        record = step_record(
+            self._num_steps, self.scheduler, self.executor.backend, decision, chunks, outputs, laps, work
+        )
         self._untold = []
         self._num_steps += 1
         return record

@@ -19,6 +19,7 @@ from engine.lab.records import (
     Scheduled,
     StepRecord,
     TimeMs,
+    Work,
 )
 from engine.scheduling.decision import Chunk, Decision
 from engine.scheduling.requests import Request
@@ -52,6 +53,7 @@ def step_record(
     chunks: Sequence[Chunk],
     outputs: list[Output],
     laps: Laps,
+    work: Work,
 ) -> StepRecord:
     """The record of a step, from the state after it. Effect: takes the block events, so each is told once."""
     pool = scheduler.pool
@@ -74,6 +76,7 @@ def step_record(
         refused=[Refused(request_id=request_id, why=why) for request_id, why in decision.refused],
         outputs=outputs,
         time_ms=laps.time_ms,
+        work=work,
     )
 
 

@@ -8,6 +8,8 @@ manager of vLLM (PagedAttention, Kwon et al. 2023).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from engine.lab.records import BlockOp
 from engine.scheduling.requests import Request
 
@@ -24,6 +26,7 @@ class BlockPool:
         self.free = list(range(num_blocks - 1, -1, -1))  # a stack: the block freed last is used next
         self.cached: dict[int, None] = {}  # published blocks without users, least recently used first
         self.published: set[int] = set()
+        self.on_evict: Callable[[int], None] | None = None  # how a prefix cache learns that a block's content is gone
         self._events: list[Event] = []
 
     @property
@@ -43,6 +46,10 @@ class BlockPool:
         """Blocks that ``allocate`` can hand out: the free ones, and the cached ones once evicted."""
         return len(self.free) + len(self.cached)
 
+    def num_available_beside(self, block_ids: Sequence[int]) -> int:
+        """Blocks that ``allocate`` could hand out once these are shared: sharing a cached block keeps it. Pure."""
+        return self.num_available - sum(block_id in self.cached for block_id in block_ids)
+
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks hold ``num_tokens`` positions. Pure."""
         return -(-num_tokens // self.block_size)
@@ -58,7 +65,7 @@ class BlockPool:
             request.block_ids.append(block_id)
             self._events.append(("alloc", block_id, request.request_id))
 
-    def share(self, request: Request, block_ids: list[int]) -> None:
+    def share(self, request: Request, block_ids: Sequence[int]) -> None:
         """Append published blocks to the request's table: their content is read, never written. Effect: adds a user."""
         for block_id in block_ids:
             assert block_id in self.published, f"block {block_id} is not published and cannot be shared"
@@ -67,17 +74,19 @@ class BlockPool:
             request.block_ids.append(block_id)
             self._events.append(("share", block_id, request.request_id))
 
-    def publish(self, request: Request, block_id: int) -> None:
-        """Make a full block, all computed, findable by others. Effect: it outlives its users, as a cached block."""
-        end = (request.block_ids.index(block_id) + 1) * self.block_size
+    def publish(self, request: Request, index: int) -> None:
+        """Make the request's block ``index``, full and computed, findable by others. Effect: it outlives its users."""
+        block_id, end = request.block_ids[index], (index + 1) * self.block_size
         assert end <= request.num_computed_tokens, f"block {block_id} is not full yet and cannot be published"
         assert block_id not in self.published, f"block {block_id} is published already"
         self.published.add(block_id)
         self._events.append(("publish", block_id, request.request_id))
 
     def evict(self, block_id: int) -> None:
-        """Forget the content of a cached block. Effect: it becomes free."""
+        """Forget the content of a cached block. Effect: it becomes free, and the prefix cache is told."""
         assert block_id in self.cached, f"block {block_id} is not cached and cannot be evicted"
+        if self.on_evict is not None:
+            self.on_evict(block_id)
         del self.cached[block_id]
         self.published.remove(block_id)
         self.free.append(block_id)

@@ -2,8 +2,8 @@
 
 ``check_invariants`` looks at one moment and ``StepChecker`` follows an engine from record to record; both are for tests
 and for a flag in the app, cost time in proportion to the pool, and change nothing. The numbers are those of the
-project's list (I1-I19): I13 and I14 compare whole runs and are tests, I7 begins with the first prefix cache. The style
-is that of vLLM's scheduler tests; that each check bites is tested by corrupting the state by hand.
+project's list (I1-I19): I13 and I14 compare whole runs and are tests. The style is that of vLLM's scheduler tests;
+that each check bites is tested by corrupting the state by hand.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from engine.lab.records import StepRecord
 from engine.lab.replay import BlockMap, BlockRuleError
 from engine.scheduling.blocks import BlockPool
+from engine.scheduling.prefix import PrefixCache
 from engine.scheduling.requests import Request, Status
 from engine.scheduling.scheduler import Scheduler
 
@@ -44,6 +45,7 @@ def check_invariants(scheduler: Scheduler) -> None:
     _check_pool(scheduler.pool)
     _check_tables(scheduler.pool, requests)
     _check_queues(scheduler, requests)
+    _check_prefix(scheduler.pool, scheduler.prefix, requests)
     for request in requests:
         _check_counters(scheduler.pool, request)
         _check_times(request)
@@ -77,68 +79,94 @@ def _check_pool(pool: BlockPool) -> None:
 
 
 def _check_tables(pool: BlockPool, requests: list[Request]) -> None:
-    holders = Counter(block_id for request in requests for block_id in request.block_ids)
-    unplaced = set(pool.free) | set(pool.cached)
+    holders: Counter[int] = Counter()
     for request in requests:
-        name, table = request.request_id, request.block_ids
-        _require(len(set(table)) == len(table), "I4", f"{name} has a block twice: {table}")
-        _require(not unplaced & set(table), "I4", f"{name} has a block that is free or cached: {table}")
-        for index, block_id in enumerate(table):
-            end = (index + 1) * pool.block_size
-            full = block_id not in pool.published or end <= request.num_computed_tokens
-            _require(full, "I5", f"published block {block_id} of {name} is not full and will be written")
+        if request.block_ids:
+            holders.update(request.block_ids)
+            _check_table(pool, request)
     for block_id, num_users in enumerate(pool.num_users):
         count = holders[block_id]
-        _require(num_users == count, "I3", f"block {block_id} counts {num_users} users, {count} tables hold it")
-        shared = count < 2 or block_id in pool.published
-        _require(shared, "I6", f"block {block_id} is in {count} tables and not published: their slots collide")
+        if num_users != count:
+            raise InvariantError("I3", f"block {block_id} counts {num_users} users, {count} tables hold it")
+        if count > 1 and block_id not in pool.published:
+            raise InvariantError("I6", f"block {block_id} is in {count} tables, not published: their slots collide")
+
+
+def _check_table(pool: BlockPool, request: Request) -> None:
+    name, table = request.request_id, request.block_ids
+    _require(len(set(table)) == len(table), "I4", f"{name} has a block twice")
+    _require(pool.cached.keys().isdisjoint(table), "I4", f"{name} has a block that is cached")
+    _require(set(table).isdisjoint(pool.free), "I4", f"{name} has a block that is free")
+    for index, block_id in enumerate(table):
+        if block_id in pool.published and (index + 1) * pool.block_size > request.num_computed_tokens:
+            raise InvariantError("I5", f"published block {block_id} of {name} is not full and will be written")
 
 
 def _check_queues(scheduler: Scheduler, requests: list[Request]) -> None:
     waiting, running = list(scheduler.policy.waiting), scheduler.policy.running
     future = [entry[2] for entry in scheduler.future]
-    queued = Counter(map(id, waiting + running + future))
+    queued = Counter(map(id, [*waiting, *running, *future]))
     for request in requests:
-        name, times = request.request_id, queued[id(request)]
-        _require(
-            times == (not request.is_finished), "queues", f"{name} is {request.status.value}, queued {times} times"
-        )
-        if request.status is Status.WAITING:
-            _require(not request.block_ids, "queues", f"{name} waits and holds blocks")
-    for request in running:
-        _require(
-            request.status is Status.RUNNING, "queues", f"{request.request_id} runs, but is {request.status.value}"
-        )
-    for request in waiting + future:
-        _require(
-            request.status is Status.WAITING, "queues", f"{request.request_id} waits, but is {request.status.value}"
-        )
+        times, status = queued[id(request)], request.status
+        if times != (status is not Status.FINISHED):
+            raise InvariantError("queues", f"{request.request_id} is {status.value}, queued {times} times")
+        if status is Status.WAITING and request.block_ids:
+            raise InvariantError("queues", f"{request.request_id} waits and holds blocks")
+    for queue, status in ((running, Status.RUNNING), (waiting, Status.WAITING), (future, Status.WAITING)):
+        wrong = [r.request_id for r in queue if r.status is not status]
+        _require(not wrong, "queues", f"{wrong} stand in a queue of those that are {status.value}")
     most = scheduler.limits.max_requests
     _require(len(running) <= most, "I9", f"{len(running)} requests run; max_requests is {most}")
 
 
+def _check_prefix(pool: BlockPool, prefix: PrefixCache, requests: list[Request]) -> None:
+    """What is published can be found, stands behind something published, and is what its holders' tokens say."""
+    contents = {}
+    for block_id in pool.published:
+        try:
+            origin, _ = contents[block_id] = prefix.content(block_id)
+        except (KeyError, ValueError, AssertionError) as error:
+            raise InvariantError("I7", f"published block {block_id} is not in the prefix cache: {error}") from None
+        held = origin in pool.published if isinstance(origin, int) else origin == prefix.namespace
+        _require(held, "I7", f"published block {block_id} stands behind {origin!r}, which is not published")
+    for request in requests:
+        name, table = request.request_id, request.block_ids
+        if not table:
+            continue
+        published = [block_id for block_id in table if block_id in pool.published]
+        leading = table[: request.num_published_blocks]
+        _require(published == leading, "I7", f"{name} counts {leading} as published, but {published} are")
+        for index, block_id in enumerate(published):
+            tokens = tuple(request.token_ids[index * pool.block_size : (index + 1) * pool.block_size])
+            expected = (table[index - 1] if index else prefix.namespace, tokens)
+            _require(contents[block_id] == expected, "I7", f"block {block_id} of {name} holds {contents[block_id]}")
+
+
 def _check_counters(pool: BlockPool, request: Request) -> None:
-    r = request
-    ordered = 0 <= r.num_cached_tokens <= r.num_computed_tokens <= r.num_tokens
-    counts = f"cached {r.num_cached_tokens}, computed {r.num_computed_tokens}, tokens {r.num_tokens}"
-    _require(ordered, "I8", f"{r.request_id}: {counts}")
-    _require(
-        r.is_finished or r.num_remaining_tokens >= 1, "I8", f"{r.request_id} has nothing left to compute: {counts}"
-    )
-    _require(r.num_output_tokens <= r.max_tokens, "I8", f"{r.request_id} has {r.num_output_tokens} output tokens")
+    r, num_tokens = request, request.num_tokens
+
+    def require(condition: bool, what: str) -> None:
+        if not condition:
+            counts = f"cached {r.num_cached_tokens}, computed {r.num_computed_tokens}, tokens {num_tokens}"
+            raise InvariantError("I8", f"{r.request_id}: {what}: {counts}, {len(r.block_ids)} blocks")
+
+    require(0 <= r.num_cached_tokens <= r.num_computed_tokens <= num_tokens, "counters are out of order")
+    require(r.num_computed_tokens < num_tokens or r.is_finished, "nothing is left to compute")
+    require(num_tokens <= r.max_total_tokens, f"more tokens than {r.max_total_tokens}")
     if r.status is Status.RUNNING:
-        covered = len(r.block_ids) * pool.block_size
-        _require(covered >= r.num_computed_tokens, "I8", f"{r.request_id}: {counts}, blocks for {covered}")
-        most = pool.blocks_for(r.max_total_tokens)
-        _require(len(r.block_ids) <= most, "I8", f"{r.request_id} holds {len(r.block_ids)} blocks and can use {most}")
+        require(len(r.block_ids) * pool.block_size >= r.num_computed_tokens, "the blocks do not cover what is computed")
+        require(len(r.block_ids) <= pool.blocks_for(r.max_total_tokens), "more blocks than it can use")
 
 
 def _check_times(request: Request) -> None:
-    r = request
-    moments = [t for t in (r.arrival_s, r.first_scheduled_s, r.first_token_s, r.completion_s) if t is not None]
-    _require(all(a <= b for a, b in pairwise(moments)), "I19", f"{r.request_id}: time runs backwards: {moments}")
-    _require((r.completion_s is not None) == r.is_finished, "I19", f"{r.request_id}: completion at {r.completion_s}")
-    _require((r.first_token_s is not None) == (r.num_output_tokens > 0), "I19", f"{r.request_id}: first token untimed")
+    r, moment = request, request.arrival_s
+    for later in (r.first_scheduled_s, r.first_token_s, r.completion_s):
+        if later is not None:
+            if later < moment:
+                raise InvariantError("I19", f"{r.request_id}: time runs backwards, {later} after {moment}")
+            moment = later
+    _require((r.completion_s is not None) == r.is_finished, "I19", "completion is timed, or it is finished, not both")
+    _require((r.first_token_s is not None) == (r.num_output_tokens > 0), "I19", "a first token is untimed, or no token")
 
 
 def _check_order(scheduler: Scheduler, requests: list[Request]) -> None:

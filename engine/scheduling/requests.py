@@ -50,6 +50,8 @@ class Request:
     block_ids: list[int] = field(init=False, default_factory=list)
     num_computed_tokens: int = field(init=False, default=0)
     num_cached_tokens: int = field(init=False, default=0)  # of the computed ones, taken from a prefix cache
+    num_published_blocks: int = field(init=False, default=0)  # leading blocks of the table that others can find
+    num_refusals: int = field(init=False, default=0)  # steps it has waited since it came, or came back
     num_preemptions: int = field(init=False, default=0)
     num_recompute_tokens: int = field(init=False, default=0)  # positions below this were computed once already
     first_scheduled_s: float | None = field(init=False, default=None)
@@ -108,8 +110,14 @@ class Request:
             return "recompute"
         return "prefill" if self.num_computed_tokens < len(self.prompt_token_ids) else "decode"
 
+    def begin_cached(self, num_blocks: int, block_size: int) -> None:
+        """Effect: the first blocks of its table, full of other requests' work, count as computed (a prefix hit)."""
+        self.num_published_blocks = num_blocks
+        self.num_computed_tokens = self.num_cached_tokens = num_blocks * block_size
+
     def forget_computed(self) -> None:
         """Effect: back to nothing computed, remembering how much of it will be work done twice (preemption)."""
         self.num_recompute_tokens = max(self.num_recompute_tokens, self.num_computed_tokens)
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
+        self.num_published_blocks = 0

@@ -15,6 +15,7 @@ from engine.lab.scenario import Limits, ScenarioError
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decision import Chunk, Decision, Plan
 from engine.scheduling.policies import POLICIES
+from engine.scheduling.prefix import PREFIX_CACHES
 from engine.scheduling.requests import Request, Status
 
 FinishRule = Callable[[Request, int], FinishReason | None]  # (request, its new token) -> why it ends, or None
@@ -28,17 +29,14 @@ def ends_at_max_tokens(request: Request, token_id: int) -> FinishReason | None:
 class Scheduler:
     """One policy over one block pool. ``requests`` holds every request until ``forget``."""
 
-    def __init__(self, policy: str, limits: Limits, block_size: int) -> None:
+    def __init__(self, policy: str, limits: Limits, block_size: int, namespace: str = "") -> None:
+        """``namespace``: whose keys and values the blocks hold, see ``PrefixCache``. Raises: ScenarioError."""
         if policy not in POLICIES:
             raise ScenarioError(f"policy is {policy!r}; this engine has {', '.join(POLICIES)}", "policy")
-        if limits.prefix_cache != "none":
-            raise ScenarioError(
-                f"limits.prefix_cache is {limits.prefix_cache!r}; this engine has none yet, so set it to none",
-                "limits.prefix_cache",
-            )
         self.limits = limits
         self.pool = BlockPool(limits.num_blocks, block_size)
-        self.policy = POLICIES[policy](limits, self.pool)
+        self.prefix = PREFIX_CACHES[limits.prefix_cache](self.pool, namespace)
+        self.policy = POLICIES[policy](limits, self.pool, self.prefix)
         self.requests: dict[str, Request] = {}
         self.num_finished = 0
         self.future: list[tuple[float, int, Request]] = []  # heap of requests that have not arrived yet
@@ -126,6 +124,7 @@ class Scheduler:
             if request.is_finished:
                 continue
             request.num_computed_tokens += chunk.num_tokens
+            self.prefix.publish(request)  # only now: what a step has not committed, the next one must not read
             if token_id is None:
                 continue
             request.token_ids.append(token_id)

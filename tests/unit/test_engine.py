@@ -8,12 +8,13 @@ import pytest
 
 from engine.lab.scenario import ScenarioError
 from engine.scheduling.invariants import StepChecker, check_empty
+from engine.scheduling.policies import POLICIES
+from engine.scheduling.requests import Request
 from tests.fakes import FakeText, checked_step, drain, expected_output, make_engine, make_request
-
-POLICIES = ["static", "chunked"]
 
 
 def workload(engine, num=5, eos=frozenset()):
+    """Requests of several lengths that come one after the other; no two prompts begin alike."""
     requests = [
         make_request(f"r{i}", 2 + 5 * i % 11, max_tokens=3 + 4 * i % 9, arrival_s=0.007 * i) for i in range(num)
     ]
@@ -92,11 +93,16 @@ def test_two_engines_and_two_runs_give_the_same_records(policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("prefix", ["none", "hash", "radix"])
 @pytest.mark.parametrize("tokens", [5, 8, 64])
 @pytest.mark.parametrize("block_size", [1, 3, 16])
-def test_policy_budget_and_block_size_do_not_change_the_tokens(policy, tokens, block_size):
-    engine = make_engine(policy, block_size=block_size, tokens=tokens, blocks=64 // block_size)
+def test_policy_cache_budget_and_block_size_do_not_change_the_tokens(policy, prefix, tokens, block_size):
+    engine = make_engine(policy, block_size=block_size, tokens=tokens, blocks=64 // block_size, prefix=prefix)
     requests = workload(engine)
+    for i in range(4):  # and some that begin alike, and like each other's output
+        text = requests[0].prompt_token_ids + expected_output(requests[0].prompt_token_ids, 30)
+        requests.append(Request(f"alike{i}", text[: 18 + 5 * i], max_tokens=6, arrival_s=0.05 * i))
+        engine.add(requests[-1])
     drain(engine)
     for request in requests:
         assert request.output_token_ids == expected_output(request.prompt_token_ids, request.max_tokens)

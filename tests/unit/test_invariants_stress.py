@@ -1,13 +1,15 @@
 """Random workloads on tiny engines: whatever happens, the invariants hold after every step and the tokens are right.
 
-Each example draws limits, a block size and requests that arrive, finish and are aborted at odd moments. The fake
-executor reads every prefix back through the block tables, so a wrong block shows as a wrong token. Every Run is also
-given to ``engine.lab.check``, which knows only the records. The workloads are the same in every run; set STRESS_SEED to
-a number for others, STRESS_STEPS for more of them. A failure prints what repeats it.
+Each example draws a prefix cache, limits, a block size and requests, some with a common beginning, that arrive, finish
+and are aborted at odd moments. The fake executor reads every prefix back through the block tables, so a wrong block
+shows as a wrong token. Every Run is also given to ``engine.lab.check``, which knows only the records. The workloads are
+the same in every run; set STRESS_SEED to a number for others, STRESS_STEPS for more of them. A failure prints what
+repeats it.
 """
 
 import os
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -17,12 +19,16 @@ from engine.lab.check import check_run
 from engine.lab.records import DeviceInfo, Header, Run
 from engine.lab.scenario import Scenario
 from engine.scheduling.invariants import StepChecker, check_empty
-from engine.scheduling.policies import POLICIES, Chunked
+from engine.scheduling.policies import POLICIES
+from engine.scheduling.policies.chunked import Chunked
 from engine.scheduling.requests import Request
-from tests.fakes import TINY_MODEL, VOCAB, FakeText, checked_step, expected_output, make_engine
+from engine.scheduling.scheduler import Scheduler, ends_at_max_tokens
+from tests.fakes import TINY_MODEL, VOCAB, FakeText, checked_step, expected_output, make_engine, make_limits
 
 STRESS_SEED = os.environ.get("STRESS_SEED")
-STRESS_STEPS = int(os.environ.get("STRESS_STEPS", "24000"))  # engine steps, all policies together
+STRESS_STEPS = int(os.environ.get("STRESS_STEPS", "100000"))  # engine steps, all policies and caches together
+CACHES = ["none", "hash", "radix"]
+NEVER_PREEMPT = {"static", "orca"}  # they reserve blocks for the longest output
 EOS = frozenset({5, 50})
 
 
@@ -53,7 +59,7 @@ def preempting_policy():
 def fixed(test):
     """The same examples every time, unless STRESS_SEED asks for others."""
     profile = settings(
-        max_examples=100 * STRESS_STEPS // 24_000,
+        max_examples=max(1, 30 * STRESS_STEPS // 100_000),
         deadline=None,
         database=None,
         derandomize=STRESS_SEED is None,
@@ -75,7 +81,7 @@ def workloads(draw):
     for _ in range(draw(st.integers(1, 12))):
         total = draw(st.integers(2, capacity))
         prompt = draw(st.integers(1, total - 1))
-        ids = draw(st.integers(0, VOCAB - 1))
+        ids = draw(st.integers(0, 3))  # requests with the same one begin alike
         requests.append(
             {
                 "prompt_token_ids": [(ids + i * i) % VOCAB for i in range(prompt)],
@@ -85,7 +91,8 @@ def workloads(draw):
             }
         )
     aborts = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, len(requests) - 1)), max_size=6))
-    limits = {"requests": max_requests, "tokens": tokens, "blocks": num_blocks}
+    prefix = draw(st.sampled_from(CACHES))
+    limits = {"requests": max_requests, "tokens": tokens, "blocks": num_blocks, "prefix": prefix}
     return block_size, limits, requests, aborts
 
 
@@ -107,7 +114,7 @@ def play(policy, block_size, limits, specs, aborts):
         num_calls += 1
         assert num_calls < 20_000, "no end in sight"
     check_empty(engine.scheduler)
-    assert engine.scheduler.pool.num_free == limits["blocks"]
+    assert engine.scheduler.pool.num_available == limits["blocks"]
     check_outputs(requests)
     check_as_a_run(engine, specs, records)
     return engine, records
@@ -156,38 +163,74 @@ def test_any_workload_keeps_the_invariants_and_the_tokens(policy, workload):
     play(policy, *workload)
 
 
-def random_workload(rng):
-    """Two dozen requests on a pool that holds a few of them: more pressure than the drawn examples have."""
+def random_workload(rng, prefix):
+    """Two dozen requests on a pool that holds a few of them: more pressure than the drawn examples have.
+
+    Most begin like one of two texts, for a random while.
+    """
     block_size, num_blocks, max_requests = rng.choice([1, 2, 4, 16]), rng.randint(3, 12), rng.randint(1, 8)
     capacity = block_size * num_blocks
+    texts = [[rng.randrange(VOCAB) for _ in range(capacity)] for _ in range(2)]
     specs = []
     for _ in range(24):
         prompt = rng.randint(1, capacity - 1)
+        shared = rng.randint(0, prompt)
         specs.append(
             {
-                "prompt_token_ids": [rng.randrange(VOCAB) for _ in range(prompt)],
+                "prompt_token_ids": rng.choice(texts)[:shared] + [rng.randrange(VOCAB) for _ in range(prompt - shared)],
                 "max_tokens": rng.randint(1, min(48, capacity - prompt)),
                 "arrival_s": round(rng.uniform(0, 1), 3),
                 "ignore_eos": rng.random() < 0.7,
             }
         )
-    aborts = [(rng.randint(0, 150), rng.randrange(24)) for _ in range(rng.randint(0, 5))]
-    limits = {"requests": max_requests, "tokens": rng.randint(1, 32), "blocks": num_blocks}
+    aborts = [(rng.randint(0, 150), rng.randrange(24)) for _ in range(rng.randint(0, 9))]
+    limits = {"requests": max_requests, "tokens": rng.randint(1, 32), "blocks": num_blocks, "prefix": prefix}
     return block_size, limits, specs, aborts
 
 
+@pytest.mark.parametrize("prefix", CACHES)
 @pytest.mark.parametrize("policy", UNDER_TEST)
-def test_long_random_workloads(policy):
-    base, number, num_steps, num_preempted, num_aborted = int(STRESS_SEED or 0), 0, 0, 0, 0
-    while num_steps < STRESS_STEPS // len(UNDER_TEST):
+def test_long_random_workloads(policy, prefix):
+    base, number, count = int(STRESS_SEED or 0), 0, Counter()
+    while count["steps"] < STRESS_STEPS // (len(UNDER_TEST) * len(CACHES)):
         number += 1
         try:
-            engine, records = play(policy, *random_workload(random.Random(base * 100_003 + number)))
+            workload = random_workload(random.Random(base * 100_003 + number), prefix)
+            engine, records = play(policy, *workload)
         except Exception as error:
-            raise AssertionError(f"{policy}, STRESS_SEED={base}, workload {number}: {error}") from error
-        num_steps += len(records)
-        num_preempted += sum(len(r.preempted) for r in records)
-        num_aborted += sum(r.finish_reason == "abort" for r in engine.request_records())
-    print(f"{policy}: {number} workloads, {num_steps} steps, {num_preempted} preemptions, {num_aborted} aborts")
-    assert num_aborted >= number  # the rare things must not be rare
-    assert num_preempted == 0 if policy == "static" else num_preempted >= number
+            raise AssertionError(f"{policy}, {prefix}, STRESS_SEED={base}, workload {number}: {error}") from error
+        count["steps"] += len(records)
+        count["preempted"] += sum(len(r.preempted) for r in records)
+        count["aborted"] += sum(r.finish_reason == "abort" for r in engine.request_records())
+        count.update(event.op for record in records for event in record.block_events)
+    print(f"{policy}, {prefix}: {number} workloads, {dict(count)}")
+    # The rare things must not be rare.
+    assert count["aborted"] >= number
+    assert count["preempted"] == 0 if policy in NEVER_PREEMPT else count["preempted"] >= number
+    assert (count["share"] == count["evict"] == 0) if prefix == "none" else min(count["share"], count["evict"]) > number
+
+
+@pytest.mark.parametrize("policy", UNDER_TEST)
+def test_both_prefix_caches_find_the_same(policy):
+    for number in range(4):
+        one, two = (play(policy, *random_workload(random.Random(number), prefix))[1] for prefix in ("hash", "radix"))
+        assert one == two
+
+
+def test_a_thousand_random_scenarios_are_scheduled_in_seconds():
+    """The scheduler alone, as a page may run it: no model, no records, a tenth of a millisecond a step."""
+    rng, num_steps = random.Random(7), 0
+    for number in range(1000):
+        policy, prefix = UNDER_TEST[number % len(UNDER_TEST)], CACHES[number % len(CACHES)]
+        block_size, limits, specs, _ = random_workload(rng, prefix)
+        limits["tokens"] = max(limits["tokens"], limits["requests"])
+        scheduler = Scheduler(policy, make_limits(**limits), block_size)
+        for i, spec in enumerate(specs):
+            scheduler.add(Request(f"r{i}", **spec))
+        while scheduler.has_unfinished:
+            chunks = scheduler.chunks(scheduler.decide(num_steps / 100))
+            scheduler.commit(chunks, [1] * sum(c.samples for c in chunks), ends_at_max_tokens)
+            num_steps += 1
+        check_empty(scheduler)
+        assert all(r.num_output_tokens == r.max_tokens for r in scheduler.requests.values())
+    assert num_steps > 100_000

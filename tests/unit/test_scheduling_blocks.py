@@ -19,8 +19,8 @@ def published_pool(num_blocks=3):
     pool, a = BlockPool(num_blocks, 4), make_request("a", num_prompt_tokens=8)
     pool.allocate(a, 2)
     a.num_computed_tokens = 8
-    for block_id in a.block_ids:
-        pool.publish(a, block_id)
+    for index in range(2):
+        pool.publish(a, index)
     return pool, a
 
 
@@ -85,11 +85,21 @@ def test_a_shared_block_is_in_use_until_its_last_user_leaves():
 def test_allocate_evicts_cached_blocks_when_none_is_free_least_recently_used_first():
     pool, a = published_pool()
     pool.release(a)  # the tail goes first: block 1 is older in the cache than block 0
-    b = make_request("b")
+    b, evicted = make_request("b"), []
+    pool.on_evict = evicted.append
     pool.take_events()
     pool.allocate(b, 2)
+    assert evicted == [1]
     assert pool.take_events() == [("alloc", 2, "b"), ("evict", 1, None), ("alloc", 1, "b")]
     assert (counts(pool), pool.published) == ((0, 1, 2), {0})
+
+
+def test_a_cached_block_counts_as_available_until_it_is_shared():
+    pool, a = published_pool()
+    b = make_request("b")
+    pool.share(b, [0])
+    pool.release(a)  # block 0 has b, block 1 is cached, block 2 is free
+    assert [pool.num_available_beside(blocks) for blocks in ([], [0], [0, 1])] == [2, 2, 1]
 
 
 def test_only_a_full_computed_block_is_published_and_once():
@@ -128,8 +138,8 @@ def test_replaying_the_events_gives_the_state(seed):
         elif act == "share":
             pool.share(request, [b for b in sorted(pool.published) if b not in request.block_ids][:2])
         elif act == "publish":
-            for block_id in [b for b in request.block_ids if b not in pool.published][:2]:
-                pool.publish(request, block_id)
+            for index in [i for i, b in enumerate(request.block_ids) if b not in pool.published][:2]:
+                pool.publish(request, index)
         elif act == "evict" and pool.cached:
             pool.evict(rng.choice(list(pool.cached)))
         elif act == "release":

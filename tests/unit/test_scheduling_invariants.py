@@ -1,5 +1,7 @@
 """Does the invariant check bite? A healthy engine passes; each corruption of it, by hand, is caught by its own rule."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.lab.records import BlockEvent, Output
@@ -9,23 +11,14 @@ from tests.fakes import checked_step, drain, make_engine, make_request
 
 
 def busy_engine():
-    """An engine in mid-run: a decodes (and shares a published block with b), b is in its prompt, c waits, d is to come.
+    """An engine in mid-run: a decodes, b is in its prompt, c waits, d is to come, and z has left a cached block.
 
-    Blocks: a 0 1, b 2 3, one cached (4), three free. The last record and its checker come with it.
+    Four of the eight blocks are in use, three free. The last record and its checker come with it.
     """
-    engine = make_engine(requests=2, tokens=6, blocks=8)
+    engine = make_engine(requests=2, tokens=6, blocks=8, prefix="hash")
     checker = StepChecker(engine)
     for name, prompt, arrival_s in (("z", 4, 0.0), ("a", 6, 0.05), ("b", 9, 0.06), ("c", 3, 0.06), ("d", 3, 9.0)):
         engine.add(make_request(name, prompt, max_tokens=1 if name == "z" else 6, arrival_s=arrival_s))
-    scheduler = engine.scheduler
-    end = scheduler.policy.end
-
-    def publish_and_end(request):  # as a prefix cache will: what is full is published before it is released
-        if request.request_id == "z":
-            scheduler.pool.publish(request, request.block_ids[0])
-        end(request)
-
-    scheduler.policy.end = publish_and_end
     record = None
     while record is None or "b" not in {row.request_id for row in record.scheduled}:
         record = checked_step(engine, checker)
@@ -74,8 +67,8 @@ STATE = {
     "two tables hold a block that is not published": (
         "I6",
         lambda s: (
-            of(s, "b").block_ids.append(of(s, "a").block_ids[0]),
-            s.pool.num_users.__setitem__(of(s, "a").block_ids[0], 2),
+            of(s, "b").block_ids.append(of(s, "a").block_ids[1]),
+            s.pool.num_users.__setitem__(of(s, "a").block_ids[1], 2),
         ),
     ),
     "more is computed than there is": ("I8", lambda s: setattr(of(s, "a"), "num_computed_tokens", 99)),
@@ -128,6 +121,11 @@ def event(op, block_id, name):
     return BlockEvent(op=op, block_id=block_id, request_id=name)
 
 
+def alloc_of(record):
+    """The last block a step allocated, which stays in its request's table and is not yet full."""
+    return [e for e in record.block_events if e.op == "alloc"][-1]
+
+
 RECORD = {
     "a step is over its budget": ("I9", lambda r: setattr(r.scheduled[0], "num_tokens", 7)),
     "a step has more rows than requests may run": ("I9", lambda r: r.scheduled.extend(r.scheduled)),
@@ -143,7 +141,7 @@ RECORD = {
         lambda r: r.block_events.extend([event("release", r.block_events[0].block_id, "b")] * 2),
     ),
     "an event is not recorded": ("I17", lambda r: r.block_events.pop()),
-    "an event is recorded for another request": ("I17", lambda r: setattr(r.block_events[-1], "request_id", "a")),
+    "an event is recorded for another request": ("I17", lambda r: setattr(alloc_of(r), "request_id", "a")),
     "the counts are not those of the events": ("I17", lambda r: setattr(r.blocks, "free", r.blocks.free + 1)),
 }
 
@@ -167,10 +165,79 @@ def test_a_record_that_does_not_fit_the_state_is_caught(corruption):
 
 def test_an_event_the_pool_did_not_record_is_caught():
     engine, checker, _ = busy_engine()
-    engine.scheduler.pool.published.add(engine.scheduler.requests["a"].block_ids[0])
+    engine.scheduler.pool.published.add(engine.scheduler.pool.free[0])  # the one to be allocated last
     with pytest.raises(InvariantError) as error:
         checker.check(engine.step())
     assert error.value.invariant == "I17"
+
+
+# ---- I7: what a prefix cache says ----------------------------------------------------------------------------------
+
+
+def cached_engine(prefix):
+    """An engine whose request a (10 tokens, blocks of 4) runs with two published blocks and a third in the making."""
+    engine = make_engine(blocks=8, prefix=prefix)
+    engine.add(make_request("a", 10, max_tokens=6))
+    engine.step()
+    assert (engine.scheduler.requests["a"].num_published_blocks, len(engine.scheduler.pool.published)) == (2, 2)
+    check_invariants(engine.scheduler)
+    return engine
+
+
+def change_tokens(s, block_id):
+    """The cache believes that the block holds other tokens, wherever it keeps them."""
+    if s.limits.prefix_cache == "hash":
+        entry = s.prefix._by_block[block_id]
+        s.prefix._by_block[block_id] = s.prefix._by_key[entry.key] = replace(entry, tokens=(0,) * 4)
+    else:
+        node = s.prefix._nodes[block_id]
+        node.tokens[node.block_ids.index(block_id)] = (0,) * 4
+
+
+def move_behind(s, block_id, other):
+    """The cache believes that the block stands behind another one."""
+    if s.limits.prefix_cache == "hash":
+        entry = s.prefix._by_block[block_id]
+        s.prefix._by_block[block_id] = s.prefix._by_key[entry.key] = replace(entry, origin=other)
+    else:
+        node = s.prefix._nodes[block_id]
+        node.block_ids[node.block_ids.index(block_id) - 1] = other
+
+
+def hide(s, block_id):
+    """The cache has the block and does not find it."""
+    if s.limits.prefix_cache == "hash":
+        s.prefix._by_key[s.prefix._by_block[block_id].key] = None
+    else:
+        node = s.prefix._nodes[block_id]
+        node.parent.children[node.tokens[0]] = None
+
+
+PREFIX = {
+    "the second block's tokens are others": lambda s, a: change_tokens(s, a.block_ids[1]),
+    "the second block stands behind a third": lambda s, a: move_behind(s, a.block_ids[1], a.block_ids[2]),
+    "the first block is not found": lambda s, a: hide(s, a.block_ids[0]),
+    "the last block was forgotten": lambda s, a: s.prefix.forget(a.block_ids[1]),
+    "the block before is not published": lambda s, a: s.pool.published.remove(a.block_ids[0]),
+    "a block is published that the cache has not": lambda s, a: (
+        a.token_ids.extend([1] * 2),
+        setattr(a, "num_computed_tokens", 12),
+        s.pool.published.add(a.block_ids[2]),
+    ),
+    "the namespace is another's": lambda s, a: setattr(s.prefix, "namespace", "other"),
+    "a request counts too many": lambda s, a: setattr(a, "num_published_blocks", 3),
+    "a request counts too few": lambda s, a: setattr(a, "num_published_blocks", 1),
+}
+
+
+@pytest.mark.parametrize("prefix", ["hash", "radix"])
+@pytest.mark.parametrize("corruption", PREFIX)
+def test_a_corrupted_prefix_cache_is_caught(corruption, prefix):
+    scheduler = cached_engine(prefix).scheduler
+    PREFIX[corruption](scheduler, scheduler.requests["a"])
+    with pytest.raises(InvariantError) as error:
+        check_invariants(scheduler)
+    assert error.value.invariant == "I7"
 
 
 def test_running_in_circles_is_caught():

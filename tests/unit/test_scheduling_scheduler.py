@@ -3,11 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from engine.lab.scenario import Limits, ScenarioError
+from engine.lab.scenario import Limits, PolicyName, ScenarioError
 from engine.scheduling.invariants import check_empty, check_invariants
+from engine.scheduling.policies import POLICIES
+from engine.scheduling.prefix import PREFIX_CACHES
 from engine.scheduling.requests import Request, Status
 from engine.scheduling.scheduler import Scheduler, ends_at_max_tokens
 from tests.fakes import make_limits, make_request
@@ -57,11 +60,14 @@ def test_other_requests_that_cannot_run(request_, message):
     assert list(scheduler.requests) == ["a"]
 
 
-def test_policies_and_caches_this_engine_does_not_have_are_refused():
-    with pytest.raises(ScenarioError, match=r"policy is 'fastest'; this engine has static, chunked"):
+def test_a_policy_this_engine_does_not_have_is_refused():
+    with pytest.raises(ScenarioError, match=r"policy is 'fastest'; this engine has static, orca, paged, chunked, "):
         Scheduler("fastest", make_limits(), 4)
-    with pytest.raises(ScenarioError, match=r"prefix_cache is 'hash'"):
-        Scheduler("chunked", Limits(prefix_cache="hash"), 4)
+
+
+def test_the_registries_have_what_a_scenario_may_name():
+    assert list(POLICIES) == list(get_args(PolicyName)) == [policy.name for policy in POLICIES.values()]
+    assert set(PREFIX_CACHES) == set(get_args(Limits.model_fields["prefix_cache"].annotation))
 
 
 def test_requests_join_the_queue_in_order_of_arrival_not_of_addition():

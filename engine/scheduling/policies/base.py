@@ -1,8 +1,9 @@
 """What every policy shares: the two queues and the few verbs that change them.
 
-A policy is one method, ``schedule(plan)``, written with these verbs: ``admit``, ``grow``, ``make_room``, ``preempt``,
-``refuse_waiting``. It may change what becomes of a request that ends (``end``, ``drop``). This module owns the queues'
-order (waiting: first come, first served, preempted ones at the head; running: oldest first) and holds the only call of
+A policy is one method, ``schedule(plan)``, written with these verbs: ``find_cached``, ``fits_budget``, ``has_room``,
+``admit``, ``grow``, ``make_room``, ``preempt``, ``refuse_waiting``. It may say in which order newcomers are considered
+(``candidates``) and what becomes of a request that ends (``end``, ``drop``). This module owns the queues' order
+(waiting: first come, first served, preempted ones at the head; running: oldest first) and holds the only call of
 ``BlockPool.release``. It reads no clock and knows nothing of the model.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import ClassVar
 
 from engine.lab.records import Reason
 from engine.lab.scenario import Limits
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decision import Plan
+from engine.scheduling.prefix import PrefixCache
 from engine.scheduling.requests import Request, Status
 
 
@@ -25,9 +28,11 @@ class Policy(ABC):
     name: ClassVar[str]
     first_come_first_served: ClassVar[bool] = True  # whether requests are first scheduled in order of arrival
 
-    def __init__(self, limits: Limits, pool: BlockPool) -> None:
+    def __init__(self, limits: Limits, pool: BlockPool, prefix: PrefixCache) -> None:
+        """Raises: ScenarioError for limits the policy cannot work under."""
         self.limits = limits
         self.pool = pool
+        self.prefix = prefix
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
@@ -37,13 +42,44 @@ class Policy(ABC):
 
     # ---- verbs -------------------------------------------------------------------------------------------------
 
-    def admit(self, plan: Plan, request: Request) -> None:
-        """Move the head of the waiting queue to the running ones."""
-        head = self.waiting.popleft()
-        assert head is request, "requests are admitted in the order of the waiting queue"
+    def candidates(self) -> Sequence[Request]:
+        """Who waits, in the order in which they are considered. Pure. The queue's own order unless overridden."""
+        return list(self.waiting)
+
+    def find_cached(self, request: Request) -> list[int]:
+        """The blocks that hold the longest published prefix of the request's tokens, all but the last. Pure."""
+        return self.prefix.match(request.token_ids)
+
+    def fits_budget(self, plan: Plan, request: Request, cached: Sequence[int]) -> bool:
+        """Whether a newcomer's tokens behind ``cached`` can be computed whole in this step. Pure.
+
+        If they are more than any step can take, it is enough that there is budget left: such a prompt has to be cut.
+        """
+        num_tokens = request.num_tokens - len(cached) * self.pool.block_size
+        if num_tokens > self.limits.max_batch_tokens:
+            return plan.budget_left > 0
+        return num_tokens <= plan.budget_left
+
+    def has_room(self, num_tokens: int, cached: Sequence[int] = (), spare: int = 0) -> bool:
+        """Whether a newcomer's positions [0, num_tokens), the first of them ``cached``, leave ``spare`` blocks. Pure.
+
+        A cached block without users counts as available, but not once it is shared: hence "beside".
+        """
+        missing = self.pool.blocks_for(num_tokens) - len(cached)
+        return missing + spare <= self.pool.num_available_beside(cached)
+
+    def admit(self, plan: Plan, request: Request, cached: Sequence[int] = ()) -> None:
+        """Move a waiting request to the running ones, where it begins behind its cached prefix."""
+        in_order = not self.first_come_first_served or self.waiting[0] is request
+        assert in_order, "requests are admitted in the order of the waiting queue"
+        self.waiting.remove(request)
         request.status = Status.RUNNING
+        request.num_refusals = 0
         self.running.append(request)
         plan.admitted.append(request.request_id)
+        if cached:
+            self.pool.share(request, cached)
+            request.begin_cached(len(cached), self.pool.block_size)
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Give the request blocks for its positions [0, num_tokens). False, and no effect, if there are too few."""
@@ -78,9 +114,14 @@ class Policy(ABC):
         self.waiting.appendleft(request)
 
     def refuse_waiting(self, plan: Plan, why: Reason | None) -> None:
-        """Record why everybody who still waits does: the queue is in order, so what stops its head stops the rest."""
+        """Record why everybody who still waits does: the queue is in order, so what stops its head stops the rest.
+
+        Effect: each of them has been refused once more.
+        """
         assert why is not None or not self.waiting, "a request waits and the policy has no reason"
-        plan.refused.extend((request.request_id, why) for request in self.waiting)
+        for request in self.waiting:
+            request.num_refusals += 1
+            plan.refused.append((request.request_id, why))
 
     # ---- the end of a request ----------------------------------------------------------------------------------
 

@@ -31,23 +31,23 @@ class Chunked(Policy):
         self.refuse_waiting(plan, self._admit_waiting(plan))
 
     def _admit_waiting(self, plan: Plan) -> Reason | None:
-        """Admit from the queue while requests, tokens and blocks last. Returns what stopped it.
+        """Admit while requests, tokens and blocks last. Returns what stopped it.
 
         Its first chunk needs few blocks, but a newcomer must find room for all the tokens it has: admitted on less it
         would start, starve, be preempted and start again. No block is promised twice: as long as budget is left,
         everyone before has all its tokens scheduled and holds the blocks for them. Nor does somebody preempted in this
-        step come back in it: at the head of the queue, it needs more blocks than it left behind.
+        step come back in it, short of a prefix that others hold: it needs more blocks than it left behind.
         """
-        while self.waiting:
-            request = self.waiting[0]
+        for request in self.candidates():
             if len(self.running) >= self.limits.max_requests:
                 return "request_limit"
             if not plan.budget_left:
                 return "token_budget"
-            if self.pool.blocks_for(request.num_tokens) > self.pool.num_available:
+            cached = self.find_cached(request)
+            if not self.has_room(request.num_tokens, cached):
                 return "no_blocks"
+            self.admit(plan, request, cached)
             num_tokens = min(request.num_remaining_tokens, plan.budget_left)
-            self.admit(plan, request)
-            self.grow(request, num_tokens)
+            self.grow(request, request.num_computed_tokens + num_tokens)
             plan.give(request, num_tokens)
         return None

@@ -13,6 +13,7 @@ from engine.lab.scenario import Limits, ScenarioError
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decision import Plan
 from engine.scheduling.policies.base import Policy
+from engine.scheduling.prefix import PrefixCache
 from engine.scheduling.requests import Request
 
 
@@ -21,8 +22,8 @@ class Static(Policy):
 
     name = "static"
 
-    def __init__(self, limits: Limits, pool: BlockPool) -> None:
-        super().__init__(limits, pool)
+    def __init__(self, limits: Limits, pool: BlockPool, prefix: PrefixCache) -> None:
+        super().__init__(limits, pool, prefix)
         if limits.max_batch_tokens < limits.max_requests:
             raise ScenarioError(
                 f"limits.max_batch_tokens is {limits.max_batch_tokens} but static batching decodes up to "
@@ -48,13 +49,14 @@ class Static(Policy):
 
     def _fix_batch(self, plan: Plan) -> Reason | None:
         """Admit from the queue while rows and blocks last. Returns what stopped it."""
-        while self.waiting:
-            request = self.waiting[0]
+        for request in self.candidates():
             if len(self.batch) == self.limits.max_requests:
                 return "request_limit"
-            if not self.grow(request, request.max_total_tokens):
+            cached = self.find_cached(request)
+            if not self.has_room(request.max_total_tokens, cached):
                 return "no_blocks"
-            self.admit(plan, request)
+            self.admit(plan, request, cached)
+            self.grow(request, request.max_total_tokens)
             self.batch.append(request)
         return None
 

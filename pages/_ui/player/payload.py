@@ -85,7 +85,10 @@ def request_rows(run: Run) -> dict[str, float]:
     rows = {r.request_id: r.arrival_s for r in run.requests}
     if not rows and run.header.scenario.get("requests"):
         scenario = Scenario.parse(run.header.scenario)
-        rows = dict(zip(scenario.request_ids(), (r.arrival_s for r in scenario.requests), strict=True))
+        asked = zip(scenario.request_ids(), scenario.requests, strict=True)
+        rows = {
+            name: spec.arrival_s for name, spec in asked if spec.follows is None
+        }  # when others do, nobody knows yet
     for step in run.steps:
         for name in [s.request_id for s in step.scheduled] + [r.request_id for r in step.refused]:
             rows.setdefault(name, step.t_begin_s)

@@ -11,6 +11,7 @@ import streamlit as st
 from engine.lab.records import Run
 from pages._ui.i18n import t
 
+MOST_IDS = 3  # more Runs than this are counted; their ids stand in the table behind the figure
 _LOOK = {
     "measured": ("green", ":material/straighten:"),
     "modelled": ("blue", ":material/function:"),
@@ -40,9 +41,15 @@ def provenance(*runs: Run, modelled: bool = False) -> None:
     for run in runs:
         places.setdefault((run.header.device.name, run.header.dtype), []).append(escape(run.run_id))
     lines = [
-        f"{badge('measured')} " + t("common.measured_where", device=escape(device), dtype=dtype, run=", ".join(run_ids))
+        f"{badge('measured')} " + t("common.measured_where", device=escape(device), dtype=dtype, run=_listed(run_ids))
         for (device, dtype), run_ids in places.items()
     ]
     if modelled:
         lines.append(f"{badge('modelled')} {t('common.modelled_where')}")
     note("  \n".join(lines))
+
+
+def _listed(run_ids: list[str]) -> str:
+    if len(run_ids) <= MOST_IDS:
+        return ", ".join(run_ids)
+    return t("common.measured_runs", first=run_ids[0], last=run_ids[-1], count=len(run_ids))

@@ -35,12 +35,23 @@ class _Strict(BaseModel):
 
 
 class Limits(_Strict):
-    """What the scheduler may use in one step and in all. Blocks are KV blocks of ``Scenario.block_size`` positions."""
+    """What the scheduler may use in one step and in all. Blocks are KV blocks of ``Scenario.block_size`` positions.
+
+    ``kv_cache`` none: every request gives its blocks back after each token and computes its whole text again for the
+    next one. Nobody would serve so; it shows what the cache saves.
+    """
 
     max_requests: int = Field(8, ge=1, le=256)
     max_batch_tokens: int = Field(256, ge=1, le=8_192)
     num_blocks: int = Field(512, ge=1, le=16_384)
     prefix_cache: Literal["none", "hash", "radix"] = "none"
+    kv_cache: Literal["keep", "none"] = "keep"
+
+    @model_validator(mode="after")
+    def _caches_agree(self) -> Limits:
+        if self.kv_cache == "none" and self.prefix_cache != "none":
+            raise ValueError("a prefix cache needs kv_cache keep; set prefix_cache to none, or kv_cache to keep")
+        return self
 
 
 class RequestSpec(_Strict):
@@ -108,6 +119,12 @@ class Scenario(_Strict):
     seed: int = Field(0, ge=0, le=2**63 - 1)
     probes: tuple[ProbeName, ...] = Field((), max_length=1)
     requests: tuple[RequestSpec, ...] = Field(min_length=1, max_length=MAX_REQUESTS_PER_SCENARIO)
+
+    @model_validator(mode="after")
+    def _may_forget(self) -> Scenario:
+        if self.limits.kv_cache == "none" and self.policy == "static":
+            raise ValueError("static batching keeps its batch; for limits.kv_cache none choose another policy")
+        return self
 
     @model_validator(mode="after")
     def _unique_ids(self) -> Scenario:

@@ -90,6 +90,8 @@ class Scheduler:
         while self.future and self.future[0][0] <= now_s:
             self.policy.waiting.append(heapq.heappop(self.future)[2])
         plan = Plan(self.limits.max_batch_tokens)
+        if self.limits.kv_cache == "none":
+            self.policy.forget(plan)
         self.policy.schedule(plan)
         assert plan.scheduled or not (self.policy.waiting or self.policy.running), "work waits and nothing can run"
         for request_id in plan.scheduled:

@@ -113,6 +113,15 @@ class Policy(ABC):
         request.status = Status.WAITING
         self.waiting.appendleft(request)
 
+    def forget(self, plan: Plan) -> None:
+        """Without a KV cache: whoever has just got a token is preempted, and computed again from its first position.
+
+        A request in the middle of a long pass keeps what it has done. Youngest first, so that the oldest is at the head.
+        """
+        for request in list(reversed(self.running)):
+            if request.phase == "decode" and request.num_computed_tokens > request.num_recompute_tokens:
+                self.preempt(plan, request)
+
     def refuse_waiting(self, plan: Plan, why: Reason | None) -> None:
         """Record why everybody who still waits does: the queue is in order, so what stops its head stops the rest.
 

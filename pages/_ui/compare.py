@@ -54,5 +54,6 @@ def table(rows: Sequence[Row], *runs: Run, key: str) -> None:
         st.table(frame, hide_index=True, border="horizontal", alt=t("compare.alt"))
         provenance(*runs, modelled=True)
         with st.expander(t("compare.formulas"), icon=":material/function:"):
+            st.markdown(t("compare.factor_is"))
             for row in rows:
                 st.markdown(f"**{row.name}**  \n{row.formula}")

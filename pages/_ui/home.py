@@ -52,9 +52,8 @@ def course_map(lang: str) -> None:
     """A card per lesson with what the learner has done in it."""
     progress = session.store().progress(session.learner())
     with st.grid(2, min_column_width=320):
-        for index, lesson in enumerate(load_lessons(), start=1):
-            if lesson.id not in _pages():
-                continue
+        shown = [lesson for lesson in load_lessons() if lesson.id in _pages()]
+        for index, lesson in enumerate(shown, start=1):
             with st.container(border=True, key=f"card_{lesson.id}", height="stretch"):
                 st.markdown(f"**{index} · {lesson.title[lang]}**")
                 st.markdown(lesson.goal[lang])

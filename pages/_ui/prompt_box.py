@@ -35,14 +35,10 @@ def settings() -> dict[str, Any]:
         st.session_state[PROMPT.key] = SUGGESTED_PROMPTS[lang][0]
     links.show_notices(SETTINGS)
     prompts = SUGGESTED_PROMPTS[lang]
-    st.pills(
-        t("prefill_decode.suggested"),
-        options=range(len(prompts)),
-        format_func=lambda i: prompts[i],
-        key="pd_suggestion",
-        on_change=_take_suggestion,
-        wrap=True,
-    )
+    note(t("prefill_decode.suggested"))
+    with st.container(horizontal=True, gap="small"):
+        for index, prompt in enumerate(prompts):
+            st.button(prompt, key=f"pd_suggestion_{index}", on_click=_take_suggestion, args=(prompt,), wrap=True)
     st.text_area(t("prefill_decode.prompt"), key=PROMPT.key, height=100, help=t("prefill_decode.prompt_help"))
     left, right = st.columns(2)
     with left:
@@ -90,12 +86,8 @@ def _length_word(length: int) -> str:
     return t("prefill_decode.prompt_tokens_value", n=length) if length else t("prefill_decode.prompt_as_written")
 
 
-def _take_suggestion() -> None:
-    index = st.session_state.get("pd_suggestion")
-    prompts = SUGGESTED_PROMPTS[language()]
-    if isinstance(index, int) and 0 <= index < len(prompts):
-        st.session_state[PROMPT.key] = prompts[index]
-        st.session_state["pd_suggestion"] = None
+def _take_suggestion(prompt: str) -> None:
+    st.session_state[PROMPT.key] = prompt
 
 
 @st.cache_data(max_entries=256, ttl=600, show_spinner=False)

@@ -90,7 +90,9 @@ def _field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
         st.session_state.setdefault(key, stored if stored in texts else None)
         options = {"index": None, "format_func": texts.__getitem__, "label_visibility": label_shown}
         return st.radio(prompt, list(texts), key=key, **options)
-    st.markdown(f"{prompt}  \n:small[{t('quiz.choose_several')}]")
+    hint = t("quiz.choose_several")
+    asked = "" if view["trace"] else prompt
+    st.markdown(asked if hint in prompt else f"{asked}  \n:small[{hint}]")
     chosen = []
     for option_id, text in texts.items():
         st.session_state.setdefault(f"{key}:{option_id}", option_id in (stored or ()))

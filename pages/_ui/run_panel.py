@@ -19,7 +19,7 @@ from pages._ui.player import partial_run, timeline_player
 
 FOLLOW_S = 0.5
 BACKGROUND_FOLLOW_S = 2.0
-_TAIL = 160  # characters of each text while several requests run
+_TAIL = 70  # characters of each text while several requests run
 
 
 def panel(
@@ -82,10 +82,6 @@ def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None, body: Callab
         else:
             done, total = status.num_tokens, max(status.total_tokens, 1)
             st.progress(min(done / total, 1.0), text=_part_name(job) + t("run.tokens", done=done, total=total))
-            _texts(status.texts)
-            _timeline(view)
-            if draw is not None:
-                draw(view)
         st.button(
             t("run.stop"),
             key=f"stop_{lesson_id}",
@@ -93,6 +89,11 @@ def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None, body: Callab
             on_click=jobs.stop,
             args=(lesson_id,),
         )
+        if body is None and status is not None and status.state != "queued":
+            _timeline(view)
+            _texts(status.texts)
+            if draw is not None:
+                draw(view)
 
 
 def _part_name(job: jobs.Job) -> str:

@@ -28,20 +28,23 @@ class BuildError(RuntimeError):
     """The kernels cannot be compiled here. The message is one sentence."""
 
 
-def build(cache_dir: Path) -> Path:
-    """Path of the compiled library. Effect: compiles on the first call (seconds). Raises: BuildError."""
+def build(cache_dir: Path, cpu_flag: str | None = None) -> Path:
+    """Path of the compiled library. Effect: compiles on the first call (seconds). Raises: BuildError.
+
+    ``cpu_flag``: the CPU to compile for; None is this one. Tests give it, to run the code that other CPUs get.
+    """
     if sys.platform == "win32":
         raise BuildError("the C++ kernels are not built on Windows")
     compiler = find_compiler()
-    native = _native_flag(compiler)
-    target = cache_dir / f"tbt-{_fingerprint(compiler, native)}.so"
+    cpu_flag = cpu_flag or _native_flag(compiler)
+    target = cache_dir / f"tbt-{_fingerprint(compiler, cpu_flag)}.so"
     if target.is_file():
         return target
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache_dir) as work_dir:
             made = Path(work_dir) / target.name
-            _run([compiler, *FLAGS, native, str(SOURCE_DIR / ENTRY), "-o", str(made)])
+            _run([compiler, *FLAGS, cpu_flag, str(SOURCE_DIR / ENTRY), "-o", str(made)])
             made.replace(target)
     except OSError as error:
         raise BuildError(f"the C++ kernels cannot be written to {cache_dir} ({error.strerror or error})") from None
@@ -64,12 +67,12 @@ def _native_flag(compiler: str) -> str:
     return "-march=native"
 
 
-def _fingerprint(compiler: str, native: str) -> str:
+def _fingerprint(compiler: str, cpu_flag: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCE_DIR.iterdir()):
         if path.suffix in (".cpp", ".h"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    for text in (_version(compiler), *FLAGS, native, platform.machine(), _cpu_features()):
+    for text in (_version(compiler), *FLAGS, cpu_flag, platform.machine(), _cpu_features()):
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -200,12 +200,8 @@ class CpuDecoder:
             weight_struct(head),
             ctypes.addressof(structs),
         )
-        self._pool = library.pool
-        self._handle = self._create()
-
-    def _create(self) -> int:
         is_bf16 = int(self.dtype == torch.bfloat16)
-        return self.library.functions.tbt_decoder_create(ctypes.byref(self._model), is_bf16, self.library.pool)
+        self._handle = library.functions.tbt_decoder_create(ctypes.byref(self._model), is_bf16)
 
     def close(self) -> None:
         """Effect: frees the decoder's buffers. It must not be used afterwards."""
@@ -242,7 +238,8 @@ class CpuDecoder:
             logits.data_ptr(),
             cache.struct,
         )
-        self.library.functions.tbt_decoder_forward(self._handle, ctypes.byref(batch))
+        with self.library.pool() as pool:
+            self.library.functions.tbt_decoder_forward(self._handle, pool, ctypes.byref(batch))
         return logits
 
     def _check_step(self, token_ids, positions, slots, chunks, logit_rows, cache: CacheView) -> None:

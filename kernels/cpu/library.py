@@ -6,9 +6,11 @@ foreign memory. ctypes releases the interpreter lock during a call.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +91,7 @@ def chunk_arrays(chunks: Sequence[RowChunk]) -> tuple[ctypes.Array, ctypes.Array
 
 
 class CpuLibrary:
-    """The kernels with their pool of threads. One call at a time: the pool is one."""
+    """The kernels with their pool of threads. Calls from several Python threads wait for each other."""
 
     def __init__(self, path: Path, num_threads: int) -> None:
         """num_threads: physical cores to use. Effect: starts num_threads - 1 threads, asleep between calls."""
@@ -97,20 +99,24 @@ class CpuLibrary:
         _declare(self._c)
         self.path = path
         self.num_threads = max(1, num_threads)
+        self._start_pool()
+
+    def _start_pool(self) -> None:
         self._pool = self._c.tbt_pool_create(self.num_threads)
         self._process = os.getpid()
+        self._one_call = threading.Lock()
 
     @property
     def functions(self) -> ctypes.CDLL:
         return self._c
 
-    @property
-    def pool(self) -> int:
-        """The pool's handle. A forked child has no threads of its parent, so it gets a pool of its own."""
+    @contextlib.contextmanager
+    def pool(self) -> Iterator[int]:
+        """The pool's handle, for one call. A forked child has none of its parent's threads and gets its own pool."""
         if self._process != os.getpid():
-            self._pool = self._c.tbt_pool_create(self.num_threads)
-            self._process = os.getpid()
-        return self._pool
+            self._start_pool()
+        with self._one_call:
+            yield self._pool
 
     @property
     def has_bf16_dot(self) -> bool:
@@ -130,9 +136,9 @@ class CpuLibrary:
         if x.shape[0]:
             struct = weight_struct(weight)
             is_bf16 = int(x.dtype == torch.bfloat16)
-            self._c.tbt_linear(
-                self.pool, ctypes.byref(struct), pointer(x.contiguous()), is_bf16, x.shape[0], pointer(out)
-            )
+            x = x.contiguous()
+            with self.pool() as pool:
+                self._c.tbt_linear(pool, ctypes.byref(struct), pointer(x), is_bf16, x.shape[0], pointer(out))
         return out[:, : weight.num_outputs]
 
     def paged_attention(
@@ -148,28 +154,30 @@ class CpuLibrary:
             check_chunk(chunk, q.shape[0], keys.shape[0], block_size)
         q, out = q.contiguous(), torch.zeros_like(q, memory_format=torch.contiguous_format)
         rows, block_ids = chunk_arrays(chunks)
-        self._c.tbt_attention(
-            self.pool,
-            int(q.dtype == torch.bfloat16),
-            num_heads,
-            keys.shape[1],
-            head_dim,
-            q.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
-            keys.stride(0),
-            keys.stride(1),
-            block_size,
-            rows,
-            len(chunks),
-            block_ids,
-            out.data_ptr(),
-        )
+        with self.pool() as pool:
+            self._c.tbt_attention(
+                pool,
+                int(q.dtype == torch.bfloat16),
+                num_heads,
+                keys.shape[1],
+                head_dim,
+                q.data_ptr(),
+                keys.data_ptr(),
+                values.data_ptr(),
+                keys.stride(0),
+                keys.stride(1),
+                block_size,
+                rows,
+                len(chunks),
+                block_ids,
+                out.data_ptr(),
+            )
         return out
 
     def read(self, data: torch.Tensor) -> int:
         """Read every byte once with all threads (whole 64 KB). Pure. For measuring the bandwidth."""
-        return self._c.tbt_read(self.pool, pointer(data), data.numel() * data.element_size())
+        with self.pool() as pool:
+            return self._c.tbt_read(pool, pointer(data), data.numel() * data.element_size())
 
 
 def check_types(dtype: torch.dtype, weight: PackedWeight) -> None:
@@ -250,7 +258,7 @@ def _declare(c: ctypes.CDLL) -> None:
         *(pointer_type, whole, pointer_type, pointer_type),
     )
     c.tbt_decoder_create.restype = pointer_type
-    c.tbt_decoder_create.argtypes = (pointer_type, whole, pointer_type)
-    c.tbt_decoder_forward.restype, c.tbt_decoder_forward.argtypes = None, (pointer_type, pointer_type)
+    c.tbt_decoder_create.argtypes = (pointer_type, whole)
+    c.tbt_decoder_forward.restype, c.tbt_decoder_forward.argtypes = None, (pointer_type,) * 3
     c.tbt_decoder_destroy.restype, c.tbt_decoder_destroy.argtypes = None, (pointer_type,)
     c.tbt_read.restype, c.tbt_read.argtypes = ctypes.c_uint64, (pointer_type, pointer_type, ctypes.c_size_t)

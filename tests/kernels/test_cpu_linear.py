@@ -48,7 +48,7 @@ def test_int8_widens_exactly(cpu_library, rows, shape, dtype):
 def test_int4_in_groups(cpu_library, rows, group, dtype):
     quantized, x = quantize_int4(_noise(96, 192), group), _noise(rows, 192, seed=1).to(dtype)
     got = cpu_library.linear(x, pack_int4(quantized.q, quantized.scale, quantized.minimum))
-    many = dtype == torch.bfloat16 and rows > 12  # many rows: the weights are widened once, which rounds them
+    many = dtype == torch.bfloat16 and rows > 8  # many rows: the weights may be widened once, which rounds them
     assert _error(got, linear(x, quantized.dequantize())) < (4e-3 if many else 2e-5)
 
 

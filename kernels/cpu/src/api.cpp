@@ -33,7 +33,6 @@ void attend(Pool* pool, const Attention<T>& attention, int num_chunks) {
   plan.make(attention.chunks, num_chunks, attention.shape, pool->num_threads());
   attention.parts->fit(plan.num_parts, attention.shape);
   std::vector<AttentionScratch<T>> scratch(pool->num_threads());
-  for (auto& s : scratch) s.fit(attention.shape);
   auto body = [&](int thread) {
     pool->for_each(thread, static_cast<int>(plan.items.size()),
                    [&](int i) { attention.run(plan.items[i], scratch[thread]); });
@@ -83,21 +82,21 @@ void tbt_attention(Pool* pool, int is_bf16, int query_heads, int kv_heads, int h
   }
 }
 
-AnyDecoder* tbt_decoder_create(const Model* model, int is_bf16, Pool* pool) {
+AnyDecoder* tbt_decoder_create(const Model* model, int is_bf16) {
   auto* decoder = new AnyDecoder;
   if (is_bf16) {
-    decoder->narrow.reset(new Decoder<bf16>(*model, pool));
+    decoder->narrow.reset(new Decoder<bf16>(*model));
   } else {
-    decoder->wide.reset(new Decoder<float>(*model, pool));
+    decoder->wide.reset(new Decoder<float>(*model));
   }
   return decoder;
 }
 
-void tbt_decoder_forward(AnyDecoder* decoder, const Batch* batch) {
+void tbt_decoder_forward(AnyDecoder* decoder, Pool* pool, const Batch* batch) {
   if (decoder->narrow) {
-    decoder->narrow->forward(*batch);
+    decoder->narrow->forward(*batch, pool);
   } else {
-    decoder->wide->forward(*batch);
+    decoder->wide->forward(*batch, pool);
   }
 }
 

@@ -9,6 +9,8 @@
 // Shapes: M rows in the step, C hidden size, Hq query heads, Hk KV heads, D head_dim, F intermediate size, V vocabulary.
 #pragma once
 
+#include <cmath>
+
 #include "attention.h"
 #include "linear.h"
 #include "pool.h"
@@ -65,16 +67,15 @@ constexpr int kRowsNormedByAll = 32;  // up to here each thread norms all rows f
 template <class T>
 class Decoder {
  public:
-  Decoder(const Model& model, Pool* pool)
-      : model_(model), layers_(model.layers, model.layers + model.num_layers), pool_(pool) {
+  explicit Decoder(const Model& model) : model_(model), layers_(model.layers, model.layers + model.num_layers) {
     shape_ = {model.query_heads, model.kv_heads, model.head_dim, 1.0f / std::sqrt(static_cast<float>(model.head_dim))};
-    threads_.resize(pool->num_threads());
-    for (auto& t : threads_) t.attention.fit(shape_);
   }
 
-  void forward(const Batch& batch) {
+  void forward(const Batch& batch, Pool* pool) {
     if (batch.num_rows == 0) return;
     batch_ = &batch;
+    pool_ = pool;
+    threads_.resize(pool->num_threads());
     fit(batch);
     plan_.make(batch.chunks, batch.num_chunks, shape_, pool_->num_threads());
     parts_.fit(plan_.num_parts, shape_);
@@ -286,7 +287,7 @@ class Decoder {
 
   Model model_;
   std::vector<Layer> layers_;
-  Pool* pool_;
+  Pool* pool_ = nullptr;
   HeadShape shape_;
   const Batch* batch_ = nullptr;
   AttentionPlan plan_;

@@ -62,13 +62,17 @@ struct Weight {
 
 // ---- tiles: out[m][0..31] = x[m] . block, for M rows ---------------------------------------------------------------
 
+// The unroll pragmas are not for speed of the loops: a compiler keeps an array in registers only where every index is a
+// constant before it decides what lives where.
 template <int M>
 struct Sums {
   f32x16 value[M][2];
   TBT_INLINE void clear() {
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) value[m][0] = value[m][1] = f32x16{};
   }
   TBT_INLINE void store_to(float* out, int out_stride) const {
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       store(out + m * out_stride, value[m][0]);
       store(out + m * out_stride + kLanes, value[m][1]);
@@ -92,12 +96,26 @@ TBT_INLINE void add_pair(Sums<M>& sums, u32x16 w0, u32x16 w1, const bf16* x, int
   }
 }
 
+// What to fetch from memory while a tile is being computed. With one tile per block the hardware prefetcher is ahead of
+// us anyway; with more, the block is in the cache for all but the first, and memory would be idle until the next block.
+struct Ahead {
+  const uint8_t* next;  // null: nothing
+  int lines_per_pair;
+  TBT_INLINE void step() {
+    if (!next) return;
+    fetch(next);
+    if (lines_per_pair == 2) fetch(next + 64);
+    next += 64 * lines_per_pair;
+  }
+};
+
 // bfloat16: [inputs/2][32] pairs.
 template <int M>
-void tile(const bf16* w, const bf16* x, int x_stride, int inputs, float* out, int out_stride) {
+void tile(const bf16* w, const bf16* x, int x_stride, int inputs, float* out, int out_stride, Ahead ahead = {}) {
   Sums<M> sums;
   sums.clear();
   for (int k = 0; k < inputs; k += 2, w += 2 * kBlock) {
+    ahead.step();
     add_pair(sums, load<u32x16>(w), load<u32x16>(w + kBlock), x + k, x_stride);
   }
   sums.store_to(out, out_stride);
@@ -105,10 +123,11 @@ void tile(const bf16* w, const bf16* x, int x_stride, int inputs, float* out, in
 
 // float32: [inputs][32].
 template <int M>
-void tile(const float* w, const float* x, int x_stride, int inputs, float* out, int out_stride) {
+void tile(const float* w, const float* x, int x_stride, int inputs, float* out, int out_stride, Ahead ahead = {}) {
   Sums<M> sums;
   sums.clear();
   for (int k = 0; k < inputs; ++k, w += kBlock) {
+    ahead.step();
     const f32x16 w0 = load<f32x16>(w), w1 = load<f32x16>(w + kLanes);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
@@ -132,6 +151,7 @@ void tile_int8(const uint8_t* w, const float* scale, const bf16* x, int x_stride
     add_pair(sums, w0, w1, x + k, x_stride);
   }
   const f32x16 s0 = load<f32x16>(scale), s1 = load<f32x16>(scale + kLanes);
+#pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
     sums.value[m][0] *= s0;
     sums.value[m][1] *= s1;
@@ -160,8 +180,10 @@ void tile_int4(const uint8_t* w, int group, const bf16* x, int x_stride, const f
 #pragma GCC unroll 4
       for (int p = 0; p < 4; ++p) add_pair(sums, int4_pair(w0, p), int4_pair(w1, p), at + 2 * p, x_stride);
     }
+#pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const f32x16 scale = head.scale(half), offset = head.minimum(half) - scale * kInt4Bias;
+#pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         total.value[m][half] += scale * sums.value[m][half] + offset * group_sums[m * groups + g];
       }
@@ -215,8 +237,11 @@ inline void add_to_columns(float* out, int rows, int stride, const float* bias) 
 
 // ---- one unit of work: some blocks of a weight, all rows ---------------------------------------------------------------
 
+// Narrow weights are widened anew for each tile up to so many tiles; with more rows it is cheaper to widen a block once,
+// into the L2 cache, and multiply by that.
 constexpr int kInt4TileRows = kTileRows >= 6 ? 6 : kTileRows;  // two sets of sums must fit the registers
-constexpr int kInt4DirectRows = 2 * kInt4TileRows;             // beyond, widening a block once is cheaper
+constexpr int kInt4DirectRows = 4 * kInt4TileRows;
+constexpr int kInt8DirectRows = 2 * kTileRows;
 
 // What a thread needs beside the weights.
 struct Scratch {
@@ -233,7 +258,7 @@ void linear(const Weight& w, int first, int count, const T* x, int x_stride, int
   const Kind kind = static_cast<Kind>(w.kind);
   constexpr bool kWide = std::is_same<T, float>::value;
   const bool direct_int4 = !kWide && kind == Kind::kInt4 && rows <= kInt4DirectRows;
-  const bool direct_int8 = !kWide && kind == Kind::kInt8 && rows <= kTileRows;
+  const bool direct_int8 = !kWide && kind == Kind::kInt8 && rows <= kInt8DirectRows;
   const bool widened = (kind == Kind::kInt4 && !direct_int4) || (kind == Kind::kInt8 && !direct_int8);
   const size_t elements = static_cast<size_t>(w.inputs) * kBlock;
   T* wide = nullptr;
@@ -271,7 +296,9 @@ void linear(const Weight& w, int first, int count, const T* x, int x_stride, int
           }
         }
         const T* from = widened ? wide + b * elements : reinterpret_cast<const T*>(w.block(first + b));
-        tile<M()>(from, xm, x_stride, w.inputs, to, stride);
+        const bool last_of_many = m > 0 && m + height >= rows;
+        tile<M()>(from, xm, x_stride, w.inputs, to, stride,
+                  {last_of_many ? w.block(first + count + b) : nullptr, kind <= Kind::kBfloat16 ? 2 : 1});
         if (kind == Kind::kInt8) scale_columns(to, m_rows, stride, scale);
       });
       if (w.bias) add_to_columns(to, m_rows, stride, w.bias + (first + b) * kBlock);

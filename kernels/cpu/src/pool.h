@@ -8,8 +8,6 @@
 // Not OpenMP: torch brings its own OpenMP threads, and two pools that spin on the same two cores take turns, not time.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -23,16 +21,17 @@ namespace tbt {
 
 constexpr int kMaxThreads = 64;
 constexpr int kSpinsBeforeYield = 4000;
-constexpr int kSpinsBeforeSleep = 2000;  // some tens of microseconds: longer than the gap between two calls is not worth it
+constexpr int kSpinsBeforeSleep = 2000;  // some tens of microseconds, then the core is free for others
 
 class Pool {
  public:
   using Task = void (*)(void* argument, int thread);
 
-  explicit Pool(int num_threads) : num_threads_(num_threads), process_(getpid()) {
+  explicit Pool(int num_threads) : num_threads_(num_threads) {
     for (int t = 1; t < num_threads_; ++t) threads_.emplace_back([this, t] { work(t); });
   }
 
+  // Not to be called after fork() in the child, where the threads do not exist: a pool is left behind there.
   ~Pool() {
     {
       std::lock_guard<std::mutex> hold(mutex_);
@@ -40,20 +39,13 @@ class Pool {
       round_.fetch_add(1);
     }
     wake_.notify_all();
-    for (auto& thread : threads_) {
-      if (process_ == getpid()) {
-        thread.join();
-      } else {
-        thread.detach();  // after fork() the thread exists only in the parent
-      }
-    }
+    for (auto& thread : threads_) thread.join();
   }
 
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   int num_threads() const { return num_threads_; }
-  bool usable() const { return process_ == getpid(); }
 
   // Run task(argument, t) on every thread t; the caller is thread 0. Returns when all are done.
   void run(Task task, void* argument) {
@@ -132,7 +124,6 @@ class Pool {
   }
 
   const int num_threads_;
-  const pid_t process_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable wake_;

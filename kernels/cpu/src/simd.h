@@ -100,6 +100,16 @@ TBT_INLINE f32x16 dot_pairs(f32x16 acc, u32x16 w, uint32_t x) {
 #endif
 }
 
+// The same with a pair of its own in each lane.
+TBT_INLINE f32x16 dot_pairs(f32x16 acc, u32x16 w, u32x16 x) {
+#if TBT_BF16_DOT
+  return (f32x16)_mm512_dpbf16_ps((__m512)acc, (__m512bh)w, (__m512bh)x);
+#else
+  acc += (f32x16)(w << 16) * (f32x16)(x << 16);
+  return acc + (f32x16)(w & 0xffff0000u) * (f32x16)(x & 0xffff0000u);
+#endif
+}
+
 TBT_INLINE float sum(f32x16 v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
@@ -173,6 +183,16 @@ class Buffer {
  private:
   std::vector<T, CacheLineAllocator<T>> items_;
 };
+
+// Ask for a cache line that will be needed soon, into the L2 cache: the L1 can wait for few lines at a time. (Volatile
+// assembly, because GCC takes a function that only prefetches for one without effect and drops the call.)
+TBT_INLINE void fetch(const void* at) {
+#if defined(__SSE2__)
+  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(at)));
+#else
+  __builtin_prefetch(at, 0, 2);
+#endif
+}
 
 inline void pause() {
 #if defined(__SSE2__)

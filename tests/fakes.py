@@ -168,8 +168,10 @@ def sleeper(ms_per_pass: float, ms_per_token: float) -> Callable[[Sequence[Chunk
 # ---- short ways to build and drive an engine -----------------------------------------------------------------------
 
 
-def make_limits(requests: int = 4, tokens: int = 16, blocks: int = 32, prefix: str = "none") -> Limits:
-    return Limits(max_requests=requests, max_batch_tokens=tokens, num_blocks=blocks, prefix_cache=prefix)
+def make_limits(
+    requests: int = 4, tokens: int = 16, blocks: int = 32, prefix: str = "none", kv: str = "keep"
+) -> Limits:
+    return Limits(max_requests=requests, max_batch_tokens=tokens, num_blocks=blocks, prefix_cache=prefix, kv_cache=kv)
 
 
 def make_engine(policy: str = "chunked", block_size: int = 4, step_s: float = 0.01, **limits: int | str) -> Engine:

@@ -6,11 +6,10 @@ from engine.lab.check import check_run
 from engine.lab.prefix_use import prefix_use
 from engine.scheduling.decision import Plan
 from engine.scheduling.invariants import StepChecker
-from engine.scheduling.policies import POLICIES as ALL_POLICIES
+from engine.scheduling.policies import POLICIES
 from engine.scheduling.requests import Request
 from tests.fakes import as_run, checked_step, drain, expected_output, make_engine, make_request
 
-POLICIES = [name for name in ALL_POLICIES if name != "no_cache"]  # that one looks nothing up
 CACHES = ["hash", "radix"]
 BLOCK = 4
 

@@ -27,16 +27,19 @@ class Paged(Policy):
             if request.phase != "decode" and plan.budget_left:
                 plan.give(request, min(request.num_remaining_tokens, plan.budget_left))
         why = self._admit_waiting(plan)
-        if not plan.scheduled:
-            self._decode(plan)
-        self.refuse_waiting(plan, "no_blocks" if plan.preempted else why)
+        if not plan.scheduled and self._decode(plan):
+            why = "no_blocks"
+        self.refuse_waiting(plan, why)
 
-    def _decode(self, plan: Plan) -> None:
+    def _decode(self, plan: Plan) -> bool:
+        """One token for everybody, oldest first. Returns whether blocks ran out and somebody was preempted."""
+        num_running = len(self.running)
         for request in list(self.running):
             if not plan.budget_left or request.status is not Status.RUNNING:
                 continue  # an older request has just preempted this one
             if self.make_room(plan, request, request.num_tokens):
                 plan.give(request, 1)
+        return len(self.running) < num_running
 
     def _admit_waiting(self, plan: Plan) -> Reason | None:
         """Admit while requests, tokens and blocks last, for a step of prompts only. Returns what stopped it."""

@@ -73,30 +73,26 @@ class Decoder:
         """token_ids, positions: [T]; logit_rows: [R] -> logits [R, V] float32. Effect: only what ``attend`` does."""
         x = F.embedding(token_ids, self.embedding)  # [T, C]
         cos, sin = self.rotary.angles(positions)
+        eps, delta = self.spec.rms_norm_eps, None
         for index, layer in enumerate(self.layers):
-            x += self._attention(index, layer, x, cos, sin, attend)
-            x += self._mlp(layer, x)
+            # The residual x takes each part's output where the next part begins: addition and norm are one trip.
+            normed = self.ops.add_rms_norm_(x, delta, layer.attention_norm, eps)
+            delta = self._attention(index, layer, normed, cos, sin, attend)
+            normed = self.ops.add_rms_norm_(x, delta, layer.mlp_norm, eps)
+            delta = layer.down(self.ops.silu_mul(layer.gate_up(normed)))
         if logit_rows.shape[0] == 0:  # a step of partial chunks samples nothing: the head would be wasted
             return torch.empty((0, self.spec.vocab_size), dtype=torch.float32, device=x.device)
-        rows = x.index_select(0, logit_rows)
-        return self.head(self.ops.rms_norm(rows, self.final_norm, self.spec.rms_norm_eps)).to(torch.float32)
+        rows = x.index_select(0, logit_rows) + delta.index_select(0, logit_rows)
+        return self.head(self.ops.rms_norm(rows, self.final_norm, eps)).to(torch.float32)
 
     def _attention(
-        self, index: int, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
+        self, index: int, layer: Layer, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        spec, ops = self.spec, self.ops
+        spec = self.spec
         num_qk_heads = spec.num_heads + spec.num_kv_heads
-        normed = ops.rms_norm(x, layer.attention_norm, spec.rms_norm_eps)
         heads = layer.qkv(normed).unflatten(-1, (num_qk_heads + spec.num_kv_heads, spec.head_dim))
-        q, k = heads[:, : spec.num_heads], heads[:, spec.num_heads : num_qk_heads]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q.copy_(ops.rms_norm(q, layer.q_norm, spec.rms_norm_eps))
-            k.copy_(ops.rms_norm(k, layer.k_norm, spec.rms_norm_eps))
-        if layer.uses_rope:
-            ops.rope_(heads[:, :num_qk_heads], cos, sin)
+        angles = (cos, sin) if layer.uses_rope else (None, None)
+        norms = (layer.q_norm, layer.k_norm)
+        self.ops.norm_rope_(heads[:, :num_qk_heads], spec.num_heads, *angles, *norms, spec.rms_norm_eps)
         kv = heads[:, spec.num_heads :].unflatten(1, (2, spec.num_kv_heads))
-        return layer.o(attend(index, q, kv))
-
-    def _mlp(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
-        normed = self.ops.rms_norm(x, layer.mlp_norm, self.spec.rms_norm_eps)
-        return layer.down(self.ops.silu_mul(layer.gate_up(normed)))
+        return layer.o(attend(index, heads[:, : spec.num_heads], kv))

@@ -30,6 +30,11 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW or self.top_k == 1
 
+    @property
+    def narrows(self) -> bool:
+        """Whether some tokens are ruled out before one is drawn."""
+        return self.top_k >= 1 or self.top_p < 1.0
+
 
 def sample(logits: torch.Tensor, params: Sequence[SamplingParams], output_indices: Sequence[int]) -> list[int]:
     """logits: [R, V] float32; row r is output token ``output_indices[r]`` of its request -> R token ids. Pure."""
@@ -48,13 +53,22 @@ def seed_of(run_seed: int, request_id: str) -> int:
     return _digest(f"{run_seed}/{request_id}")
 
 
-def _draw(logits: torch.Tensor, params: SamplingParams, output_index: int) -> int:
-    """One token from logits [V]."""
+def noise_seed(request_seed: int, output_index: int) -> int:
+    """The seed of the noise for a request's n-th output token. Pure."""
+    return _digest(f"{request_seed}#{output_index}")
+
+
+def scores_of(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """logits [V] -> log-probabilities up to a constant; -inf for what top_k and top_p rule out. Pure."""
     # Subtracting the maximum first keeps a tiny temperature from turning large logits into inf - inf.
     scores = (logits - logits.max()) / params.temperature
-    scores = _keep_top_k(scores, params.top_k)
-    scores = _keep_top_p(scores, params.top_p)
-    return int((scores + _gumbel(scores, params.seed, output_index)).argmax())
+    return _keep_top_p(_keep_top_k(scores, params.top_k), params.top_p)
+
+
+def _draw(logits: torch.Tensor, params: SamplingParams, output_index: int) -> int:
+    """One token from logits [V]."""
+    scores = scores_of(logits, params)
+    return int((scores + _gumbel(scores, noise_seed(params.seed, output_index))).argmax())
 
 
 def _keep_top_k(scores: torch.Tensor, top_k: int) -> torch.Tensor:
@@ -78,9 +92,9 @@ def _keep_top_p(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     return torch.empty_like(scores).scatter_(0, indices, kept)
 
 
-def _gumbel(like: torch.Tensor, seed: int, output_index: int) -> torch.Tensor:
+def _gumbel(like: torch.Tensor, seed: int) -> torch.Tensor:
     """Noise [V] that makes argmax a draw: -log(E) with E exponential is Gumbel distributed."""
-    generator = torch.Generator(device=like.device).manual_seed(_digest(f"{seed}#{output_index}"))
+    generator = torch.Generator(device=like.device).manual_seed(seed)
     exponential = torch.empty_like(like).exponential_(generator=generator)
     return -exponential.clamp_(min=torch.finfo(like.dtype).tiny).log_()
 

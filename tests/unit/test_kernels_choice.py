@@ -1,0 +1,119 @@
+"""Which kernels run, and that neither Triton nor its interpreter gets where they were not asked for."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.runtime import kernels_choice
+from engine.runtime.kernels_choice import KernelChoice, KernelsError, choose_kernels
+from engine.server.sentences import is_for_the_user
+from engine.server.supervisor import child_environment
+
+ROOT = Path(__file__).parents[2]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """As on a machine with an Ampere card, as far as the choice looks."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    monkeypatch.setattr(kernels_choice.importlib.util, "find_spec", lambda name: object())
+
+
+def test_torch_without_a_gpu_and_the_reason():
+    choice = choose_kernels(None, CPU)
+    assert choice.name == "torch" and "NVIDIA" in choice.why
+    assert choose_kernels("torch", CPU) == KernelChoice("torch")
+
+
+def test_triton_on_a_gpu_unless_torch_is_asked_for(a_gpu):
+    assert choose_kernels(None, CUDA) == choose_kernels("triton", CUDA) == KernelChoice("triton")
+    assert choose_kernels("torch", CUDA) == KernelChoice("torch")
+
+
+def test_triton_that_cannot_be_had_is_one_sentence():
+    with pytest.raises(KernelsError, match="NVIDIA GPU") as caught:
+        choose_kernels("triton", CPU)
+    assert is_for_the_user(caught.value)
+    with pytest.raises(KernelsError, match="'cuda'; allowed: torch, triton"):
+        choose_kernels("cuda", CPU)
+
+
+def test_old_cards_and_a_missing_package_fall_back(a_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert "7.5" in choose_kernels(None, CUDA).why
+    monkeypatch.setattr(kernels_choice.importlib.util, "find_spec", lambda name: None)
+    assert "not installed" in choose_kernels(None, CUDA).why
+
+
+def test_an_engine_never_runs_on_the_interpreter(a_gpu, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert choose_kernels(None, CUDA).name == "torch"
+    with pytest.raises(KernelsError, match="TRITON_INTERPRET"):
+        choose_kernels("triton", CUDA)
+    assert "TRITON_INTERPRET" not in child_environment(), "the supervisor does not hand it to the engine"
+
+
+def test_only_tests_switch_the_interpreter_on():
+    """Outside the tests the variable is read or removed, never set."""
+    places = [path for folder in ("engine", "kernels", "pages", "lessons") for path in (ROOT / folder).rglob("*")]
+    places += [ROOT / name for name in ("app.py", "Makefile", "pyproject.toml", "tests/conftest.py")]
+    sets = re.compile(r"TRITON_INTERPRET[\"']?\]?\s*[=:]|setenv\([\"']TRITON|setdefault\([\"']TRITON")
+    for path in places:
+        if path.is_file() and path.suffix in (".py", ".sh", ".toml", ".yaml", "") and path.suffix != ".pyc":
+            assert not sets.search(path.read_text(errors="ignore")), path
+
+
+def test_the_engine_runs_where_triton_does_not_exist():
+    """As on macOS and Windows: importing triton fails, and a run goes through; the report says what is missing."""
+    script = """
+import sys
+
+class NoTriton:
+    def find_spec(self, name, path=None, target=None):
+        if name == "triton" or name.startswith("triton."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoTriton())
+import torch
+torch.set_num_threads(1)
+import kernels.twins, kernels.packing, kernels.costs, kernels.aot
+from engine.lab.scenario import Limits
+from engine.model.load import load_model
+from engine.runtime.engine import Engine
+from engine.runtime.kernels_choice import choose_kernels, make_executor
+from engine.scheduling.requests import Request
+
+loaded = load_model("tiny-random", device="cpu")
+limits = Limits(max_requests=2, max_batch_tokens=16, num_blocks=8)
+executor = make_executor(choose_kernels(None, torch.device("cpu")), loaded, limits, 16)
+engine = Engine(executor, "chunked", limits, 16)
+request = Request("r0", [5, 6, 7], max_tokens=4, ignore_eos=True)
+engine.add(request, None, frozenset())
+while engine.has_work:
+    engine.step()
+assert len(request.output_token_ids) == 4
+try:
+    kernels.aot.require_compiler()
+except kernels.aot.AotError as error:
+    print(error)
+"""
+    clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "triton is not installed" in done.stdout
+
+
+def test_a_cpu_run_imports_no_triton_kernels():
+    script = """
+import sys
+import engine.runtime.lab, engine.runtime.kernels_choice
+assert not [name for name in sys.modules if name.startswith(("kernels.triton", "engine.model.ops_triton"))]
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -58,7 +58,8 @@ st.markdown(t("batch_size.run_study"))
 blocked = None if lock.may_run else t("run.predict_first")
 going_on = study.panel(lesson, make_parts, mark, blocked, settle, batch_size_views.so_far)
 
-runs = {} if going_on else session.store().latest_runs(session.learner(), lesson.id)
+stored = {} if going_on else session.store().latest_runs(session.learner(), lesson.id)
+runs = {role: stored[role] for role in scenarios.ROLES if role in stored}
 try:
     shown = facts(lesson.id, runs)["context"]
     complete = True

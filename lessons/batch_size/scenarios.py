@@ -1,8 +1,8 @@
 """The workloads of the batching lesson: one decode with 1 to 32 requests at once, and a batch of unequal lengths.
 
 It decides sizes that a slow processor gets through in a minute. Every part has the same number of KV blocks, so that
-the engine keeps its cache from one part to the next. It never runs anything. Invariant: the parts ``batch_<n>`` differ in
-the number of requests alone.
+the engine keeps its cache from one part to the next. It never runs anything. Invariant: the parts ``batch_<n>`` differ
+in the number of requests alone.
 """
 
 from __future__ import annotations

@@ -124,33 +124,33 @@ def _size_axis(figure: go.Figure, sizes: Sequence[int]) -> None:
 def utilization(
     sizes: Sequence[int], measured: Sequence[float], modelled: Sequence[float], words: Mapping[str, str]
 ) -> go.Figure:
-    """Share of the arithmetic ceiling in per cent, bars measured, hollow points what the roofline allows.
+    """Share of the arithmetic ceiling in per cent: measured bars, and beside each what the roofline allows, hollow.
 
     ``words``: measured, modelled, x, y.
     """
     figure = go.Figure()
     names = [str(size) for size in sizes]
-    figure.add_bar(
-        x=names,
-        y=list(measured),
-        name=words["measured"],
-        marker={"color": palette.DECODE},
-        text=[f"{value:.2g} %" if value < 10 else f"{value:.0f} %" for value in measured],
+    looks = (
+        (words["measured"], measured, {"color": palette.DECODE}),
+        (words["modelled"], modelled, {"color": "rgba(0,0,0,0)", "line": {"color": palette.MODEL, "width": 2.5}}),
+    )
+    for name, values, look in looks:
+        figure.add_bar(
+            x=names,
+            y=list(values),
+            name=name,
+            marker=look,
+            hovertemplate="%{x}: %{y:.3g} %<extra>" + name + "</extra>",
+        )
+    figure.data[0].update(
+        text=[f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in measured],
         textposition="outside",
         textfont={"size": 14},
+        textangle=0,
         cliponaxis=False,
-        hovertemplate="%{x}: %{y:.3g} %<extra>" + words["measured"] + "</extra>",
-    )
-    figure.add_scatter(
-        x=names,
-        y=list(modelled),
-        mode="lines+markers",
-        name=words["modelled"],
-        line=_DASHED,
-        marker=_HOLLOW,
-        hovertemplate="%{x}: %{y:.3g} %<extra>" + words["modelled"] + "</extra>",
     )
     frame(figure, height=350, x=words["x"], y=words["y"])
+    figure.update_layout(barmode="group", bargap=0.2)
     figure.update_xaxes(type="category")
     figure.update_yaxes(range=[0, max(112.0, 1.1 * max(measured))])
     return figure

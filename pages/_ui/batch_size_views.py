@@ -22,6 +22,7 @@ from pages._ui import batch_size_charts as figures
 from pages._ui import charts, compare
 from pages._ui.badges import badge, escape, note, provenance
 from pages._ui.i18n import language, t
+from pages._ui.prose import mend
 from pages._ui.units import byte_count, factor, flop_count, milliseconds, number, percent
 
 _NS = "batch_size"
@@ -250,7 +251,7 @@ def elsewhere(device_id: str, model_id: str) -> None:
         table=table,
         provenance=lambda: _spec_lines(device, model, rate),
     )
-    st.markdown(_elsewhere_words(info, fit, crossing, rate.value * 1e3 / read))
+    st.markdown(mend(_elsewhere_words(info, fit, crossing, rate.value * 1e3 / read)))
 
 
 def _elsewhere_words(info, fit: int, crossing: int | None, ridge: float) -> str:

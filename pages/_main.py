@@ -15,6 +15,7 @@ from pages._ui.i18n import t
 st.set_page_config(page_title="Token by Token · 逐词", page_icon=":material/grain:", layout="wide")
 lang = session.choose_language()
 layout.page_chrome(lang)
+session.see_engine()
 
 lessons = [lesson for lesson in load_lessons() if (Path(__file__).parent / f"p_{lesson.id}.py").exists()]
 home = st.Page("p_home.py", title=t("common.nav_home"), icon=":material/home:", default=True)

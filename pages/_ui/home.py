@@ -85,7 +85,7 @@ def device_card(lang: str) -> None:
 
 
 def _device_card(lang: str) -> None:
-    state, about = session.engine_state(), session.device()
+    state, about = session.look_at_engine(), session.device()
     if about is None:
         st.markdown(layout.engine_word(state))
         st.markdown(t("home.device_waiting"))

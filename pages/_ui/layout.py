@@ -92,13 +92,13 @@ def navigation(home: st.Page, lessons: Mapping[str, st.Page]) -> None:
 
 def engine_card() -> None:
     """Engine state, device and model. It looks again on its own: soon while the engine starts, seldom once it runs."""
-    state = session.engine_state()
-    st.fragment(_engine_card, run_every=10 if state.ready else 1.5)(state.ready)
+    st.fragment(_engine_card, run_every=5 if session.engine_state().ready else 1.5)()
 
 
-def _engine_card(was_ready: bool) -> None:
-    state = session.engine_state()
-    if state.ready != was_ready:
+def _engine_card() -> None:
+    state = session.look_at_engine()
+    if state.ready != session.engine_state().ready:
+        session.see_engine()
         st.rerun()  # the page's buttons and the pace of this fragment depend on it
     with st.container(border=True, key="engine_card"):
         st.markdown(f"**{t('common.engine')}** · {engine_word(state)}")

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
-from engine.server.client import ENGINE_URL_VARIABLE, EngineClient, EngineRefused, EngineUnavailable
+from engine.server.client import ENGINE_URL_VARIABLE, EngineClient
 from engine.settings import settings
 from lessons.store import Store
 from pages._ui import i18n
+from pages._ui.engine_watch import EngineState, EngineWatch
 from pages._ui.identity import COOKIE, new_sid, valid_sid
 
 _LEARNER = "_learner"
 _LANG_WIDGET = "language_switch"
+_SEEN = "_engine_seen"
 
 
 # ------------------------------------------------------------------------------------------------- resources
@@ -41,7 +42,12 @@ def store() -> Store:
 
 def client() -> EngineClient:
     """The engine client of this process."""
-    return _open_client(os.environ.get(ENGINE_URL_VARIABLE) or settings().engine_url)
+    return _open_client(_engine_url())
+
+
+def _engine_url() -> str:
+    """Set by the supervisor, because the engine's usual port may be taken and another one used after a restart."""
+    return os.environ.get(ENGINE_URL_VARIABLE) or settings().engine_url
 
 
 # ------------------------------------------------------------------------------------------------- learner
@@ -120,41 +126,39 @@ def _switch_language() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- engine state
-@dataclass(frozen=True)
-class EngineState:
-    """``state``: down | starting | loading | ready | failed. The rest is as the engine says it."""
+@st.cache_resource(show_spinner=False)
+def _watch() -> EngineWatch:
+    clients: dict[str, EngineClient] = {}
 
-    state: str
-    stage: str = ""
-    fraction: float | None = None
-    message: str = ""
+    def current() -> EngineClient:
+        url = _engine_url()
+        if url not in clients:
+            clients.clear()
+            clients[url] = EngineClient(url)
+        return clients[url]
 
-    @property
-    def ready(self) -> bool:
-        return self.state == "ready"
+    return EngineWatch(current)
 
 
-@st.cache_data(ttl=1, max_entries=1, show_spinner=False)
+def look_at_engine() -> EngineState:
+    """How the engine is now. Answers at once: see ``engine_watch``."""
+    return _watch().last()
+
+
+def see_engine() -> EngineState:
+    """Look once for a whole run of the page. Effect: ``engine_state`` says the same until the next run."""
+    st.session_state[_SEEN] = look_at_engine()
+    return st.session_state[_SEEN]
+
+
 def engine_state() -> EngineState:
-    """Is the engine there? One question a second for all sessions together; never raises."""
-    try:
-        answer = client().ready()
-    except (EngineUnavailable, EngineRefused) as error:
-        return EngineState("down", message=str(error))
-    return EngineState("ready" if answer.ready else answer.state, answer.stage, answer.fraction, answer.message)
-
-
-@st.cache_data(ttl=20, max_entries=2, show_spinner=False)
-def _device(instance_is_ready: bool) -> dict[str, Any] | None:
-    try:
-        return client().device() or None
-    except (EngineUnavailable, EngineRefused):
-        return None
+    """How the engine was when this run of the page began, so that all parts of a page agree about it."""
+    return st.session_state[_SEEN] if _SEEN in st.session_state else see_engine()
 
 
 def device() -> dict[str, Any] | None:
     """Device, default model and ceilings as the engine describes them; None while it is not there."""
-    return _device(True) if engine_state().ready else None
+    return _watch().device
 
 
 def forget() -> None:

@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from lessons.store import Store
 from pages._ui import session
+from pages._ui.engine_watch import ask_device, ask_state
 from tests.pages.fake_client import FakeClient
 
 MAIN = Path(__file__).resolve().parents[2] / "pages" / "_main.py"
@@ -31,8 +32,8 @@ def lab(monkeypatch: pytest.MonkeyPatch, store: Store, client: FakeClient):
     monkeypatch.setattr(session, "store", lambda: store)
     monkeypatch.setattr(session, "client", lambda: client)
     monkeypatch.setattr(session, "new_sid", lambda: "testlearner-testlearner")
-    monkeypatch.setattr(session, "engine_state", session.engine_state.__wrapped__)
-    monkeypatch.setattr(session, "_device", session._device.__wrapped__)
+    monkeypatch.setattr(session, "look_at_engine", lambda: ask_state(client))
+    monkeypatch.setattr(session, "device", lambda: ask_device(client) if ask_state(client).ready else None)
 
     def open_lab(page: str | None = None, **query: str) -> AppTest:
         st.cache_data.clear()

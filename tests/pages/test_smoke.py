@@ -49,6 +49,18 @@ def test_a_lesson_can_be_read_while_the_engine_is_not_ready(lab, client: FakeCli
         assert "no file" in at.error[0].value
 
 
+def test_the_button_comes_alive_when_the_engine_is_ready(lab, client: FakeClient, store) -> None:
+    client.state = "loading"
+    at = lab("p_prefill_decode.py", lang="en")
+    for field in at.number_input:
+        field.set_value(5.0)
+    next(b for b in at.button if b.label == translate("en", "predict.commit")).click().run()
+    assert at.button(key="run_prefill_decode").disabled
+    client.state = "ready"
+    at.run()
+    assert not at.button(key="run_prefill_decode").disabled
+
+
 def test_home_shows_the_course_and_the_machine(lab) -> None:
     at = lab(lang="en")
     shown = all_text(at)

@@ -8,6 +8,7 @@ Shapes: T rows in the step, C hidden size, Hq query heads, Hk KV heads, D head_d
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -209,32 +210,32 @@ class CpuDecoder:
 
     def forward(
         self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
+        token_ids: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
         chunks: Sequence[RowChunk],
-        logit_rows: torch.Tensor,
+        logit_rows: Sequence[int],
         cache: CacheView,
     ) -> torch.Tensor:
-        """token_ids, positions, slots: [T] (slot -1: keep nowhere); logit_rows: [R] -> logits [R, V] float32.
+        """token_ids, positions, slots: T each (slot -1: keep nowhere); logit_rows: R -> logits [R, V] float32.
 
         Every row belongs to one chunk. Effect: writes keys and values of the rows to their slots.
         """
         self._check_step(token_ids, positions, slots, chunks, logit_rows, cache)
-        ids, at, rows = (t.to(torch.int32).contiguous() for t in (token_ids, positions, logit_rows))
-        slots = slots.to(torch.int64).contiguous()
+        ids, at, rows = (array("i", values) for values in (token_ids, positions, logit_rows))
+        places = array("q", slots)
         chunk_array, block_ids = chunk_arrays(chunks)
-        logits = torch.empty((rows.shape[0], self.shape.vocab_size), dtype=torch.float32)
+        logits = torch.empty((len(rows), self.shape.vocab_size), dtype=torch.float32)
         batch = _Batch(
-            ids.shape[0],
-            ids.data_ptr(),
-            at.data_ptr(),
-            slots.data_ptr(),
+            len(ids),
+            ids.buffer_info()[0],
+            at.buffer_info()[0],
+            places.buffer_info()[0],
             len(chunks),
             ctypes.addressof(chunk_array),
-            ctypes.addressof(block_ids),
-            rows.shape[0],
-            rows.data_ptr(),
+            block_ids.buffer_info()[0],
+            len(rows),
+            rows.buffer_info()[0],
             logits.data_ptr(),
             cache.struct,
         )
@@ -243,18 +244,21 @@ class CpuDecoder:
         return logits
 
     def _check_step(self, token_ids, positions, slots, chunks, logit_rows, cache: CacheView) -> None:
-        num_rows = token_ids.shape[0]
-        assert positions.shape == slots.shape == (num_rows,), "one position and slot per row"
+        """A wrong number would read or write foreign memory."""
+        num_rows = len(token_ids)
+        assert len(positions) == len(slots) == num_rows, "one position and slot per row"
         assert sum(chunk.num_rows for chunk in chunks) == num_rows, "every row belongs to one chunk"
         assert cache.dtype == self.dtype and cache.num_layers == self.shape.num_layers, "the cache fits the model"
         assert (cache.num_kv_heads, cache.head_dim) == (self.shape.num_kv_heads, self.shape.head_dim), "same heads"
         for chunk in chunks:
             check_chunk(chunk, num_rows, cache.num_slots, cache.block_size)
-        if num_rows:
-            assert int(token_ids.min()) >= 0 and int(token_ids.max()) < self.shape.vocab_size, "ids in the vocabulary"
-            assert int(slots.max()) < cache.num_slots, "slots lie in the cache"
-        if logit_rows.shape[0]:
-            assert int(logit_rows.min()) >= 0 and int(logit_rows.max()) < num_rows, "logit rows lie in the step"
+        assert _within(token_ids, self.shape.vocab_size), "ids in the vocabulary"
+        assert max(slots, default=-1) < cache.num_slots, "slots lie in the cache"
+        assert _within(logit_rows, num_rows), "logit rows lie in the step"
+
+
+def _within(values: Sequence[int], end: int) -> bool:
+    return not values or (min(values) >= 0 and max(values) < end)
 
 
 def _layer_struct(layer: LayerWeights) -> _Layer:

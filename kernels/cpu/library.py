@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,14 +81,14 @@ def pointer(tensor: torch.Tensor | None) -> int | None:
     return tensor.data_ptr()
 
 
-def chunk_arrays(chunks: Sequence[RowChunk]) -> tuple[ctypes.Array, ctypes.Array]:
+def chunk_arrays(chunks: Sequence[RowChunk]) -> tuple[ctypes.Array, array]:
     """(chunks, block ids of all of them) as C arrays. Pure."""
-    block_ids: list[int] = []
+    block_ids = array("i")
     rows = (_Chunk * max(len(chunks), 1))()
     for i, chunk in enumerate(chunks):
         rows[i] = _Chunk(chunk.first_row, chunk.num_rows, chunk.context_len, len(block_ids))
-        block_ids += chunk.block_ids
-    return rows, (ctypes.c_int32 * max(len(block_ids), 1))(*block_ids)
+        block_ids.extend(chunk.block_ids)
+    return rows, block_ids
 
 
 class CpuLibrary:
@@ -169,7 +170,7 @@ class CpuLibrary:
                 block_size,
                 rows,
                 len(chunks),
-                block_ids,
+                block_ids.buffer_info()[0],
                 out.data_ptr(),
             )
         return out
@@ -199,8 +200,8 @@ def check_chunk(chunk: RowChunk, num_rows: int, num_slots: int, block_size: int)
     assert chunk.context_len == 0 or chunk.context_len >= chunk.num_rows, "a chunk lies within its context"
     blocks = -(-chunk.context_len // block_size)
     assert len(chunk.block_ids) >= blocks, "block_ids cover the context"
-    limit = num_slots // block_size
-    assert all(0 <= block < limit for block in chunk.block_ids[:blocks]), "blocks lie in the cache"
+    used = chunk.block_ids[:blocks]
+    assert not used or (min(used) >= 0 and max(used) < num_slots // block_size), "blocks lie in the cache"
 
 
 def load_library(cache_dir: Path, num_threads: int) -> tuple[CpuLibrary | None, str]:

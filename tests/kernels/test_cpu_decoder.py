@@ -113,10 +113,10 @@ class _Model:
             else:
                 slots += [chunk.block_ids[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in at]
                 last_rows.append(chunk.first_row + chunk.num_rows - 1)
+        got = self.decoder.forward(ids, positions, slots, chunks, last_rows, self.view)
+        twin_cache = self.caches[1]
         tensors = [torch.tensor(values) for values in (ids, positions, slots)]
         rows = torch.tensor(last_rows, dtype=torch.int64)
-        got = self.decoder.forward(*tensors, chunks, rows, self.view)
-        twin_cache = self.caches[1]
         wanted = self.twin.forward(
             *tensors, chunks, rows, list(twin_cache[:, :, 0]), list(twin_cache[:, :, 1]), BLOCK_SIZE
         )
@@ -184,10 +184,9 @@ def test_a_long_prompt_equals_the_same_prompt_in_chunks(cpu_library):
 def test_steps_that_sample_nothing_or_do_nothing(cpu_library):
     model = _Model(cpu_library, _Sizes(), "float32")
     table = _tables(1)[0]
-    nothing = torch.zeros(0, dtype=torch.int64)
-    assert model.decoder.forward(nothing, nothing, nothing, [], nothing, model.view).shape == (0, 101)
-    rows, slots = torch.arange(2), torch.tensor([table[0] * BLOCK_SIZE, table[0] * BLOCK_SIZE + 1])
-    logits = model.decoder.forward(rows, rows, slots, [RowChunk(0, 2, 2, table)], nothing, model.view)
+    assert model.decoder.forward([], [], [], [], [], model.view).shape == (0, 101)
+    slots = [table[0] * BLOCK_SIZE, table[0] * BLOCK_SIZE + 1]
+    logits = model.decoder.forward([0, 1], [0, 1], slots, [RowChunk(0, 2, 2, table)], [], model.view)
     assert logits.shape == (0, 101)
     assert model.caches[0][:, slots].isfinite().all()
 
@@ -195,8 +194,8 @@ def test_steps_that_sample_nothing_or_do_nothing(cpu_library):
 def test_the_same_step_twice_gives_the_same_bits(cpu_library):
     model = _Model(cpu_library, _Sizes(), "bfloat16")
     table = _tables(1)[0]
-    ids, chunk = torch.arange(30), [RowChunk(0, 30, 30, table)]
-    slots = torch.tensor([table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(30)])
+    ids, chunk = list(range(30)), [RowChunk(0, 30, 30, table)]
+    slots = [table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(30)]
     results = [model.decoder.forward(ids, ids, slots, chunk, ids, model.view) for _ in range(20)]
     assert all(torch.equal(results[0], result) for result in results)
 
@@ -210,11 +209,11 @@ def test_what_the_kernels_cannot_do_is_said():
 
 def test_a_step_that_would_touch_foreign_memory_is_refused(cpu_library):
     model = _Model(cpu_library, _Sizes(), "float32")
-    one, chunk = torch.tensor([0]), [RowChunk(0, 1, 1, (0,))]
+    one, chunk = [0], [RowChunk(0, 1, 1, (0,))]
     for ids, slots, rows, message in (
-        (torch.tensor([101]), one, one, "vocabulary"),
-        (one, torch.tensor([NUM_BLOCKS * BLOCK_SIZE]), one, "slots lie in the cache"),
-        (one, one, torch.tensor([1]), "logit rows lie in the step"),
+        ([101], one, one, "vocabulary"),
+        (one, [NUM_BLOCKS * BLOCK_SIZE], one, "slots lie in the cache"),
+        (one, one, [1], "logit rows lie in the step"),
     ):
         with pytest.raises(AssertionError, match=message):
             model.decoder.forward(ids, one, slots, chunk, rows, model.view)

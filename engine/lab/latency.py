@@ -123,21 +123,52 @@ class Wait:
 
 def waits(run: Run, request_id: str) -> tuple[Wait, ...]:
     """When a request was there and did not run, in order, neighbours with one reason joined. Pure. Raises: KeyError."""
-    record = request_record(run, request_id)
-    if not run.steps:
+    return _waits(request_record(run, request_id), _services(run))
+
+
+def all_waits(run: Run) -> dict[str, tuple[Wait, ...]]:
+    """The waits of every request; for many requests far cheaper than one by one. Pure."""
+    services = _services(run)
+    return {record.request_id: _waits(record, services) for record in run.requests}
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """A step and the pause after it: [t_begin_s, t_end_s), who ran in it and why others did not."""
+
+    t_begin_s: float
+    t_end_s: float
+    served: frozenset[str]
+    refused: dict[str, Reason]
+
+
+def _services(run: Run) -> list[_Service]:
+    ends = [step.t_begin_s for step in run.steps[1:]] + [step.t_end_s for step in run.steps[-1:]]
+    return [
+        _Service(
+            step.t_begin_s,
+            end_s,
+            frozenset(row.request_id for row in step.scheduled),
+            {refused.request_id: refused.why for refused in step.refused},
+        )
+        for step, end_s in zip(run.steps, ends, strict=True)
+    ]
+
+
+def _waits(record: RequestRecord, services: list[_Service]) -> tuple[Wait, ...]:
+    if not services:
         return ()
     found: list[Wait] = []
     end_s = record.completion_s if record.completion_s is not None else math.inf
-    first = next((s.t_begin_s for s in run.steps if s.t_begin_s >= record.arrival_s), run.steps[-1].t_end_s)
+    first = next((s.t_begin_s for s in services if s.t_begin_s >= record.arrival_s), services[-1].t_end_s)
     _append(found, Wait(record.arrival_s, min(first, end_s), "step_running"))
-    until = [step.t_begin_s for step in run.steps[1:]] + [run.steps[-1].t_end_s]
-    for step, next_s in zip(run.steps, until, strict=True):
-        if step.t_begin_s < record.arrival_s or step.t_begin_s >= end_s:
+    for service in services:
+        if service.t_begin_s < record.arrival_s or record.request_id in service.served:
             continue
-        if any(row.request_id == request_id for row in step.scheduled):
-            continue
-        why = next((r.why for r in step.refused if r.request_id == request_id), "not_its_turn")
-        _append(found, Wait(step.t_begin_s, min(next_s, end_s), why))
+        if service.t_begin_s >= end_s:
+            break
+        why = service.refused.get(record.request_id, "not_its_turn")
+        _append(found, Wait(service.t_begin_s, min(service.t_end_s, end_s), why))
     return tuple(found)
 
 

@@ -13,6 +13,8 @@ from engine.model.weights import MemoryTensors, expected_shapes
 from engine.runtime.attention import PagedAttention
 from engine.runtime.batch import CacheLayout, build_batch
 from engine.runtime.kv_cache import KVCache
+from engine.runtime.kv_cache_quant import QuantizedKVCache
+from engine.runtime.kv_quant import KVFormat
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
 
@@ -57,14 +59,36 @@ def hugging_face_pair(config) -> tuple[torch.nn.Module, Decoder]:
     return theirs, decoder_from(spec_from_config(raw), MemoryTensors(state))
 
 
+def poison(cache: QuantizedKVCache) -> QuantizedKVCache:
+    """Effect: what is read from the pool without having been written is NaN."""
+    for stored in (cache.keys.stored, cache.values.stored):
+        end = (
+            stored.scale.shape[1] // (cache.num_blocks + 2) * cache.num_blocks
+        )  # slots or blocks, without the last two
+        stored.codes[:, :end] = 77
+        stored.scale[:, :end] = float("nan")
+    return cache
+
+
 class Rig:
     """A decoder with a paged cache of its own. ``fill`` is what every slot holds before it is written."""
 
-    def __init__(self, decoder: Decoder, num_blocks: int = 64, block_size: int = 4, fill: float = float("nan")) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        fill: float = float("nan"),
+        kv_format: KVFormat | None = None,
+    ) -> None:
         self.decoder = decoder
         self.block_size = block_size
-        self.cache = KVCache(decoder.spec, num_blocks, block_size, decoder.dtype, decoder.device)
-        self.cache.slots[:, : self.cache.zero_slot] = fill
+        shape = (decoder.spec, num_blocks, block_size, decoder.dtype, decoder.device)
+        if kv_format is None:
+            self.cache = KVCache(*shape)
+            self.cache.slots[:, : self.cache.zero_slot] = fill
+        else:
+            self.cache = poison(QuantizedKVCache(*shape, kv_format, max_requests=8))
         self.layout = CacheLayout(block_size, self.cache.zero_slot, self.cache.trash_slot)
         self._next_block = num_blocks - 1  # handed out downwards and interleaved, so tables are never 0, 1, 2, ...
 
@@ -82,6 +106,7 @@ class Rig:
     def run(self, *chunks: Chunk) -> torch.Tensor:
         """One step. Logits [R, V] of the chunks that sample."""
         batch = build_batch(chunks, self.layout, self.decoder.dtype, self.decoder.device)
+        self.cache.begin_step(chunks, batch.slots)
         attend = PagedAttention(self.cache, batch)
         return self.decoder.forward(batch.token_ids, batch.positions, batch.logit_rows, attend)
 

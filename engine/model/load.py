@@ -70,9 +70,8 @@ def load_model(
     """Find, prepare (once) and load a model. Raises: ModelError.
 
     ``weights``: int8 or int4 quantizes them at loading. ``device``: None takes the GPU if there is one. ``ops``: other
-    operations than torch's; they decide how weights are kept, so ``weights`` must then be None.
+    operations than torch's, made for the same ``weights``.
     """
-    assert ops is None or weights is None, "given operations keep the weights in their own way"
     if dtype not in _DTYPES:
         raise ModelError(f"dtype is {dtype!r}; allowed: {', '.join(_DTYPES)}")
     if models_dir is None:

@@ -14,14 +14,17 @@ import torch.nn.functional as F
 
 from engine.runtime.batch import DecodeGroup, ForwardBatch, PrefillChunk
 from engine.runtime.kv_cache import KVCache
+from engine.runtime.kv_cache_quant import QuantizedKVCache
 
 
 class PagedAttention:
     """Attention of one step, callable once per layer (``engine.model.decoder.Attend``)."""
 
-    def __init__(self, cache: KVCache, batch: ForwardBatch) -> None:
+    def __init__(self, cache: KVCache | QuantizedKVCache, batch: ForwardBatch) -> None:
         self.cache = cache
         self.batch = batch
+        self._group_readers = [cache.reader(group.context_slots.flatten()) for group in batch.decode_groups]
+        self._chunk_readers = [cache.reader(chunk.context_slots) for chunk in batch.prefill_chunks]
 
     def __call__(self, layer: int, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         """q: [T, Hq, D]; kv: [T, 2, Hk, D] -> [T, Hq * D]. Effect: stores kv in the step's slots of the layer.
@@ -30,12 +33,12 @@ class PagedAttention:
         """
         self.cache.store(layer, self.batch.slots, kv)
         out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
-        for group in self.batch.decode_groups:
-            context = self.cache.gather(layer, group.context_slots.flatten())
-            out[group.start : group.end] = decode_attention(q[group.start : group.end], context, group)
-        for chunk in self.batch.prefill_chunks:
-            context = self.cache.gather(layer, chunk.context_slots)
-            out[chunk.start : chunk.end] = prefill_attention(q[chunk.start : chunk.end], context, chunk)
+        for group, read in zip(self.batch.decode_groups, self._group_readers, strict=True):
+            rows = slice(group.start, group.end)
+            out[rows] = decode_attention(q[rows], read(layer), group)
+        for chunk, read in zip(self.batch.prefill_chunks, self._chunk_readers, strict=True):
+            rows = slice(chunk.start, chunk.end)
+            out[rows] = prefill_attention(q[rows], read(layer), chunk)
         return out
 
 

@@ -18,6 +18,8 @@ from engine.model.load import LoadedModel
 from engine.runtime.attention import PagedAttention
 from engine.runtime.batch import CacheLayout, ForwardBatch, build_batch
 from engine.runtime.kv_cache import KVCache
+from engine.runtime.kv_cache_quant import QuantizedKVCache
+from engine.runtime.kv_quant import KV_BITS, kv_format
 from engine.runtime.sampling import SamplingParams, sample, seed_of
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
@@ -39,21 +41,24 @@ class TorchExecutor:
         seed: int = 0,
         device: str | None = None,
     ) -> None:
-        """Raises: ScenarioError for a KV dtype or a number of blocks that cannot be had here."""
+        """``kv_dtype``: None or the model's own dtype, int8, int4.
+
+        Raises: ScenarioError for a KV dtype or a number of blocks that cannot be had here.
+        """
         decoder = loaded.decoder
-        if kv_dtype not in (None, loaded.dtype):
-            raise ScenarioError(f"kv_dtype is {kv_dtype!r}; allowed: null, keys and values in the model's own dtype")
         assert device is None or torch.device(device).type == decoder.device.type, "the model was loaded elsewhere"
         self.loaded = loaded
         self.seed = seed
-        self.cache = KVCache(loaded.spec, limits.num_blocks, block_size, decoder.dtype, decoder.device)
+        self.cache = make_cache(loaded, limits, block_size, kv_dtype)
         self.layout = CacheLayout(block_size, self.cache.zero_slot, self.cache.trash_slot)
-        self.weight_bytes_per_element = decoder.dtype.itemsize
-        self.kv_bytes_per_element = float(self.cache.slots.dtype.itemsize)
+        self.weight_bytes_per_element = loaded.weight_bytes_per_element
+        self.kv_bytes_per_element = self.cache.bytes_per_element
 
     def prepare(self, chunks: Sequence[Chunk]) -> ForwardBatch:
-        """The step as tensors on the device. Pure."""
-        return build_batch(chunks, self.layout, self.loaded.decoder.dtype, self.loaded.decoder.device)
+        """The step as tensors on the device. Effect: a quantized cache settles which blocks fill up in it."""
+        batch = build_batch(chunks, self.layout, self.loaded.decoder.dtype, self.loaded.decoder.device)
+        self.cache.begin_step(chunks, batch.slots)
+        return batch
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Logits [R, V] float32 of the rows that sample. Effect: writes the step's keys and values."""
@@ -78,10 +83,11 @@ class TorchExecutor:
         """Nothing to forget: noise follows from seed and position, and blocks belong to the pool."""
 
     def warm_up(self) -> None:
-        """Run each kind of row once, so that the first measured step pays for no lazy initialisation.
+        """Before a run: each kind of row once, so that its first step pays for no lazy initialisation.
 
-        Effect: writes the trash slot only.
+        Effect: writes the trash slot only; what an earlier run left half done is forgotten.
         """
+        self.cache.begin_run()
         for num_tokens in WARM_UP_TOKENS:
             request = Request("warm-up", [0] * num_tokens, max_tokens=1)
             block_ids = [0] * -(-num_tokens // self.layout.block_size)
@@ -92,3 +98,20 @@ class TorchExecutor:
     def _params(self, request: Request) -> SamplingParams:
         seed = seed_of(self.seed, request.request_id) if request.seed is None else request.seed
         return SamplingParams(request.temperature, request.top_p, request.top_k, seed)
+
+
+def make_cache(
+    loaded: LoadedModel, limits: Limits, block_size: int, kv_dtype: str | None
+) -> KVCache | QuantizedKVCache:
+    """The KV tensors of an executor. Raises: ScenarioError for a dtype or a number of blocks that cannot be had."""
+    spec, dtype, device = loaded.spec, loaded.decoder.dtype, loaded.decoder.device
+    if kv_dtype in (None, loaded.dtype):
+        return KVCache(spec, limits.num_blocks, block_size, dtype, device)
+    if kv_dtype not in KV_BITS:
+        raise ScenarioError(
+            f"kv_dtype is {kv_dtype!r}; allowed: null (keys and values in the model's own dtype), {', '.join(KV_BITS)}",
+            "kv_dtype",
+        )
+    return QuantizedKVCache(
+        spec, limits.num_blocks, block_size, dtype, device, kv_format(kv_dtype), limits.max_requests
+    )

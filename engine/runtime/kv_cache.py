@@ -8,11 +8,14 @@ padding rows. Follows PagedAttention (arXiv 2309.06180).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import psutil
 import torch
 
 from engine.lab.scenario import ScenarioError
 from engine.model.spec import ModelSpec
+from engine.scheduling.decision import Chunk
 
 
 class KVCache:
@@ -27,11 +30,22 @@ class KVCache:
         self.zero_slot = num_blocks * block_size
         self.trash_slot = self.zero_slot + 1
         self.block_bytes = kv_block_bytes(spec, block_size, dtype)
-        _require_memory(num_blocks, self.block_bytes, device)
+        require_memory(num_blocks, self.block_bytes, device)
         shape = (spec.num_layers, num_blocks * block_size + 2, 2, spec.num_kv_heads, spec.head_dim)
         # Left uninitialised: memory is taken when a slot is first written, and unwritten slots are never read.
         self.slots = torch.empty(shape, dtype=dtype, device=device)
         self.slots[:, self.zero_slot :] = 0.0
+
+    @property
+    def bytes_per_element(self) -> float:
+        """Bytes of one number of K or V. Pure."""
+        return float(self.slots.dtype.itemsize)
+
+    def begin_run(self) -> None:
+        """Before the first step of a run. Here there is nothing to forget."""
+
+    def begin_step(self, chunks: Sequence[Chunk], slots: torch.Tensor) -> None:
+        """Before ``store`` and ``reader`` of a step. Here a slot is all there is to know."""
 
     def store(self, layer: int, slots: torch.Tensor, kv: torch.Tensor) -> None:
         """slots: [T] int64; kv: [T, 2, Hk, D]. Effect: writes those slots of the layer."""
@@ -40,6 +54,10 @@ class KVCache:
     def gather(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
         """slots: [S] int64 -> keys and values [S, 2, Hk, D], a copy. Pure."""
         return self.slots[layer].index_select(0, slots)
+
+    def reader(self, slots: torch.Tensor) -> Callable[[int], torch.Tensor]:
+        """slots: [S] -> a function from the layer to ``gather`` of them; a step reads the same slots in every layer."""
+        return lambda layer: self.gather(layer, slots)
 
 
 def kv_block_bytes(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
@@ -54,12 +72,14 @@ def kv_block_bytes(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
     )
 
 
-def _require_memory(num_blocks: int, block_bytes: int, device: torch.device) -> None:
-    needed = num_blocks * block_bytes
+def require_memory(num_blocks: int, block_bytes: int, device: torch.device, other_bytes: int = 0) -> None:
+    """Raises: ScenarioError when so many blocks, and ``other_bytes`` beside them, do not fit. Pure."""
+    needed = num_blocks * block_bytes + other_bytes
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     if needed > free:
         raise ScenarioError(
             f"limits.num_blocks {num_blocks} needs {needed / 1e9:.2f} GB for keys and values and "
-            f"{free / 1e9:.2f} GB of memory are free; allowed here: up to {max(free // block_bytes, 0)}",
+            f"{free / 1e9:.2f} GB of memory are free; allowed here: up to "
+            f"{max((free - other_bytes) // block_bytes, 0)}",
             "limits.num_blocks",
         )

@@ -130,7 +130,47 @@ def test_warm_up_writes_no_slot_of_the_pool(tiny):
     assert executor.cache.slots[:, executor.cache.trash_slot].any()
 
 
-def test_what_is_not_built_yet_is_refused(tiny):
-    with pytest.raises(ScenarioError, match="kv_dtype is 'int8'"):
-        TorchExecutor(tiny, LIMITS, kv_dtype="int8")
+@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+@pytest.mark.parametrize("policy", ["static", "chunked"])
+def test_a_quantized_cache_serves_through_preemption_and_counts_its_scales(tiny, policy, kv_dtype):
+    requests = [Request(f"r{n}", list(range(20 + n, 40 + 2 * n)), 15, ignore_eos=True) for n in range(4)]
+    tight = Limits(max_requests=4, max_batch_tokens=9, num_blocks=9)
+    executor = TorchExecutor(tiny, tight, 8, kv_dtype=kv_dtype)
+    executor.warm_up()
+    engine = Engine(executor, policy, tight, 8)
+    for request in requests:
+        engine.add(request)
+    records = []
+    while engine.has_work:
+        records.append(engine.step())
+    assert [request.num_output_tokens for request in requests] == [15] * 4
+    if policy == "chunked":
+        assert sum(request.num_preemptions for request in requests) > 0
+    per_block = {"int8": 2 * 8 * 2 * 32 + 2 * (2 * 32 + 8 * 2), "int4": 8 * 2 * 32 + 4 * (2 * 32 + 8 * 2)}[kv_dtype]
+    assert executor.cache.block_bytes == 4 * per_block
+    written = sum(record.work.tokens for record in records)
+    assert sum(r.work.kv_write_bytes for r in records) == pytest.approx(written * 4 * per_block / 8, rel=1e-6)
+
+
+def test_a_quantized_cache_errs_little_and_less_with_more_bits(tiny):
+    """The tokens are given, so that one other choice early on does not make everything after it another text."""
+    token_ids = list(range(30, 90))
+    request = Request("r", token_ids, 1)
+    found = {}
+    for kv_dtype in (None, "int8", "int4"):
+        executor = TorchExecutor(tiny, LIMITS, 16, kv_dtype=kv_dtype)
+        logits = []
+        for start, size in [(0, 37), *((p, 1) for p in range(37, 60))]:
+            request.block_ids = [9, 4, 7, 2][: -(-(start + size) // 16)]
+            chunk = Chunk(request, start, size, "prefill", request.block_ids, True)
+            logits.append(executor.forward(executor.prepare([chunk])))
+        found[kv_dtype] = torch.cat(logits)
+    error = {kv: float((found[kv] - found[None]).abs().max()) for kv in ("int8", "int4")}
+    assert 0 < 5 * error["int8"] < error["int4"] < 0.3 * found[None].abs().max()
+
+
+def test_the_cache_is_in_the_models_dtype_unless_asked_and_other_dtypes_are_refused(tiny):
     assert TorchExecutor(tiny, LIMITS, kv_dtype="float32").cache.slots.dtype == torch.float32
+    with pytest.raises(ScenarioError, match=r"kv_dtype is .bfloat16.; allowed: null .*, int8, int4") as caught:
+        TorchExecutor(tiny, LIMITS, kv_dtype="bfloat16")
+    assert caught.value.field == "kv_dtype"

@@ -1,8 +1,8 @@
 """What the pages know of the engine, without ever waiting for it.
 
 One thread of this process asks the engine how it is and keeps the last answer; a page reads that answer at once,
-however busy or hung the engine may be, and sixty learners cost one question. It draws nothing and calls no Streamlit: only
-plain values leave the thread. Invariant: ``last`` never blocks longer than the short wait for the very first answer.
+however busy or hung the engine may be, and sixty learners cost one question. It draws nothing and calls no Streamlit:
+only plain values leave the thread. Invariant: ``last`` waits for nothing but, a moment long, the very first answer.
 """
 
 from __future__ import annotations

@@ -20,9 +20,11 @@ help:  ## show the targets
 run: setup  ## set up on first use, then open the lab
 	@exec $(PY) app.py $(if $(PORT),--port $(PORT)) $(ARGS)
 
+# Two runs: what needs one core at a time side by side, then what needs the machine to itself (the model, the browser).
 test: setup-dev  ## set up on first use, then run the tests
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile tests/unit tests/pages tests/kernels $(PYTEST_ARGS)
+	@$(PY) -m pytest tests/oracle tests/e2e $(PYTEST_ARGS)
 
 lint: setup-dev  ## check style only
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .

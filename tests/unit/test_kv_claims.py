@@ -1,4 +1,4 @@
-"""The source's numbers for LLaMA-7B (C7, C8, C9), derived again from the catalogue's shape, and the pool to the byte."""
+"""The source's numbers for LLaMA-7B (C7, C8, C9), derived again from the catalogue's shape; the pool to the byte."""
 
 from __future__ import annotations
 

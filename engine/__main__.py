@@ -1,4 +1,4 @@
-"""The command line: ``python -m engine serve | run | check | export | roof | models``.
+"""The command line: ``python -m engine serve | run | check | export | accuracy | roof | models``.
 
 Everything the pages do can be done here. Results go to stdout, progress and errors to stderr. A mistake of the user is
 one sentence and exit code 2 (a Run that fails its check: 1), Ctrl-C is quiet (130), and no file is left half-written.
@@ -44,6 +44,17 @@ cli = typer.Typer(
 class ExportFormat(StrEnum):
     chrome = "chrome"
     csv = "csv"
+
+
+class QuantizedName(StrEnum):
+    int8 = "int8"
+    int4 = "int4"
+
+
+class DTypeName(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
 
 
 class CsvTable(StrEnum):
@@ -122,6 +133,40 @@ def export(
         is_trace = format is ExportFormat.chrome
         _write(out, json.dumps(exports.to_chrome(loaded)) if is_trace else exports.to_csv(loaded, table.value))
         print(f"wrote {out}")
+
+
+@cli.command()
+def accuracy(
+    weights: Annotated[QuantizedName | None, typer.Option(help="Quantize the weights.")] = None,
+    kv_dtype: Annotated[QuantizedName | None, typer.Option(help="Quantize keys and values.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model; `models` lists them.")] = None,
+    dtype: Annotated[DTypeName, typer.Option(help="What everything else is computed in.")] = DTypeName.float32,
+    tokens: Annotated[int, typer.Option(help="Tokens compared after each prompt.", min=1, max=1_024)] = 32,
+    prompt: Annotated[list[str] | None, typer.Option(help="May be given several times; default: five.")] = None,
+) -> None:
+    """Compare a quantized model with itself unquantized: logit errors, KL, first divergent token; prints JSON."""
+    with sentences():
+        if weights is None and kv_dtype is None:
+            raise typer.BadParameter("nothing is quantized; give --weights, --kv-dtype or both")
+        with progress() as on_progress:
+            runtime = _runtime(on_progress)
+            from engine.runtime.accuracy import DEFAULT_PROMPTS, compare_quantized
+            from engine.settings import settings
+
+            name = model or settings().default_model
+            plain = runtime.load(name, dtype)
+            quantized = runtime.load(name, dtype, weights) if weights else plain
+            prompts = [plain.tokenizer.encode(text) for text in prompt or DEFAULT_PROMPTS]
+            report = compare_quantized(
+                plain,
+                quantized,
+                prompts,
+                tokens,
+                kv_dtype,
+                on_token=lambda done: on_progress("accuracy", done / tokens, f"token {done} of {tokens}"),
+            )
+        head = {"model": plain.info.name, "dtype": dtype, "weights": weights, "kv_dtype": kv_dtype}
+        print(json.dumps({**head, **dataclasses.asdict(report)}, ensure_ascii=False))
 
 
 @cli.command()

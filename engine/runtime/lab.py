@@ -7,8 +7,6 @@ Run never contains the cost of getting ready, and two runs never share the devic
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +27,7 @@ from engine.runtime.prompts import prompt_token_ids
 from engine.runtime.serving import ServingEngine
 from engine.runtime.text import TextStream
 from engine.runtime.training import probe_training_step
+from engine.runtime.versions import versions
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.requests import Request
 from engine.settings import Settings
@@ -36,7 +35,6 @@ from engine.settings import Settings
 OnProgress = Callable[[str, float | None, str], None]
 OnStep = Callable[[StepRecord, Mapping[str, str]], None]
 
-ENGINE_VERSION = "0.1.0"
 NUM_MODELS_KEPT = 2
 SERVING_LIMITS = Limits(max_requests=16, max_batch_tokens=512, num_blocks=1024)
 SERVING_BLOCK_SIZE = 16
@@ -88,7 +86,7 @@ class RunResult:
 class _Kept:
     """Loaded models, most recently used last."""
 
-    models: dict[tuple[str, str], LoadedModel] = field(default_factory=dict)
+    models: dict[tuple[str, str, str | None], LoadedModel] = field(default_factory=dict)  # by name, dtype, weights
     executor: TorchExecutor | None = None
     executor_key: tuple[object, ...] = ()
 
@@ -106,15 +104,16 @@ class LabRuntime:
 
     # ---- models ------------------------------------------------------------------------------------------------
 
-    def load(self, model: str, dtype: str) -> LoadedModel:
+    def load(self, model: str, dtype: str, weights: str | None = None) -> LoadedModel:
         """A model, from memory if it was loaded before. Raises: ModelError."""
-        key = (model, dtype)
+        key = (model, dtype, weights)
         loaded = self._kept.models.pop(key, None)
         if loaded is None:
             while len(self._kept.models) >= NUM_MODELS_KEPT:
                 self._kept.models.pop(next(iter(self._kept.models)))
                 self._forget_executor()
-            loaded = load_model(model, dtype, self._on_progress, models_dir=self._settings.models_dir)
+            models_dir = self._settings.models_dir
+            loaded = load_model(model, dtype, self._on_progress, weights=weights, models_dir=models_dir)
         self._kept.models[key] = loaded
         return loaded
 
@@ -123,7 +122,7 @@ class LabRuntime:
     def prepare(self, scenario: Scenario) -> PreparedRun:
         """Load, tokenize and check everything a run needs. Raises: ScenarioError, ModelError (one sentence each)."""
         _require_available(scenario)
-        loaded = self.load(scenario.model, scenario.dtype)
+        loaded = self.load(scenario.model, scenario.dtype, scenario.weights)
         prompts = []
         most_tokens: dict[str, int] = {}  # the longest the text of each request can get
         for name, spec in zip(scenario.request_ids(), scenario.requests, strict=True):
@@ -152,7 +151,7 @@ class LabRuntime:
         Raises: ScenarioError for a request that can never be served, RunCancelled when ``should_stop`` says so.
         """
         scenario, loaded = prepared.scenario, prepared.loaded
-        executor = self._executor(loaded, scenario.limits, scenario.block_size)
+        executor = self._executor(loaded, scenario.limits, scenario.block_size, scenario.kv_dtype)
         engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size)
         requests = prepared.requests()
         followers = Followers(scenario, requests)
@@ -174,7 +173,7 @@ class LabRuntime:
         created_utc = datetime.now(UTC).isoformat(timespec="seconds")
         engine.start_clock()
         steps = self._drive(engine, after_step, should_stop)
-        header = self._header(prepared, run_id, created_utc)
+        header = self._header(prepared, executor, run_id, created_utc)
         if scenario.probes:
             self._on_progress("train", None, "measuring a training step on the same text")
             step = probe_training_step(scenario, loaded, requests, self._settings.models_dir, should_stop)
@@ -207,20 +206,28 @@ class LabRuntime:
             time.sleep(max(0.0, min(arrival_s - engine.now_s(), SLEEP_S)))
         return steps
 
-    def _executor(self, loaded: LoadedModel, limits: Limits, block_size: int) -> TorchExecutor:
+    def _executor(
+        self, loaded: LoadedModel, limits: Limits, block_size: int, kv_dtype: str | None = None
+    ) -> TorchExecutor:
         """An executor with a KV cache of the right size; the last one is kept, for allocation is slow."""
-        key = (id(loaded), limits.num_blocks, block_size)
+        key = (id(loaded), limits.num_blocks, limits.max_requests, block_size, kv_dtype)
         if self._kept.executor is None or self._kept.executor_key != key:
             self._forget_executor()
-            self._kept.executor = TorchExecutor(loaded, limits, block_size)
+            self._kept.executor = TorchExecutor(loaded, limits, block_size, kv_dtype)
             self._kept.executor_key = key
         return self._kept.executor
 
     def _forget_executor(self) -> None:
         self._kept.executor, self._kept.executor_key = None, ()
 
-    def _header(self, prepared: PreparedRun, run_id: str, created_utc: str) -> Header:
+    def _header(self, prepared: PreparedRun, executor: TorchExecutor, run_id: str, created_utc: str) -> Header:
+        """What the Run was made with. The sizes of quantized elements are stated, because scales belong to them."""
         scenario = prepared.scenario
+        sizes = {}
+        if scenario.weights is not None:
+            sizes["weight_bytes_per_element"] = executor.weight_bytes_per_element
+        if scenario.kv_dtype is not None:
+            sizes["kv_bytes_per_element"] = executor.kv_bytes_per_element
         return Header(
             run_id=run_id,
             created_utc=created_utc,
@@ -232,6 +239,7 @@ class LabRuntime:
             block_size=scenario.block_size,
             num_blocks=scenario.limits.num_blocks,
             versions=versions(),
+            **sizes,
         )
 
     # ---- live serving ------------------------------------------------------------------------------------------
@@ -257,7 +265,7 @@ class LabRuntime:
     def describe(self) -> dict[str, Any]:
         """What a page shows of this device: the device, its ceilings, models and limits. Pure."""
         default = next(
-            (m.info for (name, _), m in reversed(self._kept.models.items()) if name == self._settings.default_model),
+            (m.info for (name, _, _), m in reversed(self._kept.models.items()) if name == self._settings.default_model),
             None,
         )
         return {
@@ -280,17 +288,11 @@ class LabRuntime:
 
 def _require_available(scenario: Scenario) -> None:
     """Raises: ScenarioError for what a scenario may say and this engine does not do."""
-    for name, value in (("weights", scenario.weights), ("kv_dtype", scenario.kv_dtype)):
-        if value is not None:
-            raise ScenarioError(f"{name} is {value!r}; this engine has only null here, leave it out", name)
-
-
-def versions(packages: Sequence[str] = ("torch", "triton", "tokenizers")) -> dict[str, str]:
-    """Versions of what a Run depends on. Pure."""
-    found = {"python": platform.python_version(), "engine": ENGINE_VERSION}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
+    if scenario.policy not in POLICIES:
+        raise ScenarioError(f"policy is {scenario.policy!r}; this engine has: {', '.join(sorted(POLICIES))}", "policy")
+    if scenario.probes and scenario.weights is not None:
+        raise ScenarioError(
+            f"probes holds training_step and weights is {scenario.weights!r}; quantized weights cannot be trained, so "
+            "leave one of them out",
+            "probes",
+        )

@@ -7,6 +7,7 @@ import pytest
 from engine.lab.check import check_run
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario, ScenarioError
+from engine.lab.work import element_sizes, kv_bytes_per_token
 from engine.runtime.lab import LabRuntime, RunCancelled, RunResult
 from engine.settings import Settings
 
@@ -76,6 +77,37 @@ def test_a_run_that_is_stopped_keeps_nothing_and_the_next_one_works(runtime: Lab
 def test_what_cannot_run_is_refused_with_numbers(runtime: LabRuntime, fields: dict, sentence: str) -> None:
     with pytest.raises(ScenarioError, match=sentence):
         run(runtime, scenario(**fields))
+
+
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", [None, "int8", "int4"])
+def test_a_quantized_run_passes_the_check_and_states_the_size_of_its_elements(runtime, weights, kv_dtype) -> None:
+    made = run(runtime, scenario(weights=weights, kv_dtype=kv_dtype)).run
+    check_run(made)
+    assert [r.num_output_tokens for r in made.requests] == [12, 3, 5]
+    weight_size, kv_size = element_sizes(made.header)
+    assert weight_size == (4 if weights is None else 1 + 4 / 128), "the head's: int8 with one scale per output"
+    assert (
+        kv_size == {None: 4, "int8": 1 + 2 * (1 / 16 + 1 / 32) / 2, "int4": 0.5 + 4 * (1 / 16 + 1 / 32) / 2}[kv_dtype]
+    )
+    plain = run(runtime, scenario()).run.steps[0].work
+    work = made.steps[0].work
+    assert (work.flops, work.tokens) == (plain.flops, plain.tokens)
+    assert (work.weight_bytes < plain.weight_bytes / 3) == (weights is not None)
+    assert (work.kv_write_bytes < plain.kv_write_bytes / 3) == (kv_dtype is not None)
+
+
+def test_int8_keys_and_values_halve_what_a_block_of_bfloat16_takes(runtime) -> None:
+    sizes = {}
+    for kv_dtype in (None, "int8"):
+        header = run(runtime, scenario(dtype="bfloat16", kv_dtype=kv_dtype)).run.header
+        sizes[kv_dtype] = kv_bytes_per_token(header.model, element_sizes(header)[1]) * header.block_size
+    assert sizes["int8"] / sizes[None] == 0.5 + 2 * (1 / 16 + 1 / 32) / 2 / 2, "half, and the scales"
+
+
+def test_quantized_weights_are_not_trained(runtime) -> None:
+    with pytest.raises(ScenarioError, match="weights is 'int8'; quantized weights cannot be trained"):
+        runtime.prepare(scenario(weights="int8", probes=["training_step"]))
 
 
 def test_live_serving_gives_text_and_a_reason_and_its_blocks_back(runtime: LabRuntime) -> None:

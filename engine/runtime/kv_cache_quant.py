@@ -150,7 +150,6 @@ class _StepWrites:
     tokens: torch.Tensor  # rows of the step that are stored at all
     places: torch.Tensor  # where in the U blocks each goes: u * B + offset
     from_rows: tuple[torch.Tensor, torch.Tensor]  # were filling already
-    from_codes: tuple[torch.Tensor, torch.Tensor]  # were full, but the request went back into them
     to_codes: tuple[torch.Tensor, torch.Tensor]  # are full now
     to_rows: tuple[torch.Tensor, torch.Tensor]  # are still filling
 
@@ -185,7 +184,7 @@ class ChannelStore:
     def begin_step(self, chunks: Sequence[Chunk], slots: torch.Tensor) -> None:
         """Effect: plans what ``store`` does; rows go to the blocks that are not full after this step."""
         blocks: list[int] = []
-        from_rows, from_codes, to_codes, to_rows = [], [], [], []
+        from_rows, to_codes, to_rows = [], [], []
         real = [chunk for chunk in chunks if chunk.phase != "padding"]
         before = {chunk.request.request_id: self._filling.get(chunk.request.request_id) for chunk in real}
         self._settle_rows(real)
@@ -196,14 +195,15 @@ class ChannelStore:
                 blocks.append(block_id)
                 if index * self.shape.block_size < chunk.start:  # holds earlier tokens of its request
                     old = before[chunk.request.request_id]
-                    was_filling = old is not None and old.request is chunk.request and old.block_id == block_id
-                    (from_rows if was_filling else from_codes).append((u, old.row if was_filling else block_id))
+                    goes_on = old is not None and old.request is chunk.request and old.block_id == block_id
+                    assert goes_on, f"{chunk.request.request_id} goes on within a block that it was not filling"
+                    from_rows.append((u, old.row))
                 if (index + 1) * self.shape.block_size <= end:
                     to_codes.append((u, block_id))
                 else:
                     to_rows.append((u, self._filling[chunk.request.request_id].row))
         tokens, places = self._places(blocks, slots)
-        pairs = [self._pairs(pair) for pair in (from_rows, from_codes, to_codes, to_rows)]
+        pairs = [self._pairs(pair) for pair in (from_rows, to_codes, to_rows)]
         self._writes = _StepWrites(len(blocks), tokens, places, *pairs)
 
     def _settle_rows(self, chunks: Sequence[Chunk]) -> None:
@@ -248,8 +248,6 @@ class ChannelStore:
         # Everything is read before anything is written: a row that one request leaves may go to another at once.
         u, row = writes.from_rows
         blocks[u] = self.rows[layer][row]
-        u, block = writes.from_codes
-        blocks[u] = _take(self.stored, layer, block).dequantize(x.dtype)
         blocks.flatten(0, 1)[writes.places] = x[writes.tokens]
         u, row = writes.to_rows
         self.rows[layer][row] = blocks[u]

@@ -87,6 +87,17 @@ def interleave_gate_up(rows: torch.Tensor) -> torch.Tensor:
     return halves.transpose(0, 1).flatten(0, 2)
 
 
+def plain_head_columns(out: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Undo ``head_rows`` on a result [M, heads * padded D] -> [M, heads * D]. Pure."""
+    padded = head_dim + -head_dim % BLOCK
+    return out.unflatten(1, (-1, padded))[:, :, :head_dim].flatten(1)
+
+
+def plain_gate_up(out: torch.Tensor) -> torch.Tensor:
+    """Undo ``interleave_gate_up`` on a result [M, 2F]. Pure."""
+    return out.unflatten(1, (-1, 2, LANES)).transpose(1, 2).flatten(1)
+
+
 class _Layer(ctypes.Structure):
     _fields_ = (
         ("attention_norm", ctypes.c_void_p),

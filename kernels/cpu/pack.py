@@ -11,6 +11,7 @@ a scale and a minimum per output in float16: weight = scale * q + minimum, q in 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 from dataclasses import dataclass
 
@@ -73,6 +74,15 @@ def _private_memory(num_bytes: int) -> mmap.mmap:
         with contextlib.suppress(OSError):  # a system without huge pages: slower, not wrong
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
+
+
+def advise_huge_pages(tensor: torch.Tensor) -> None:
+    """Ask for huge pages under a large tensor that has not been written yet. Effect: none where there are none."""
+    start = -(-tensor.data_ptr() // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    end = (tensor.data_ptr() + tensor.numel() * tensor.element_size()) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
+    if hasattr(mmap, "MADV_HUGEPAGE") and end > start:
+        advise = ctypes.CDLL(None).madvise
+        advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), ctypes.c_int(mmap.MADV_HUGEPAGE))
 
 
 def packed_bytes(num_outputs: int, num_inputs: int, kind: str, group: int = 32) -> int:

@@ -85,12 +85,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def chromium():
-    sync_api = pytest.importorskip("playwright.sync_api")
+    from playwright import sync_api
+
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_api.sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         except sync_api.Error as error:
+            if os.environ.get("CI"):  # the browser tests must really have run there
+                pytest.fail(f"no Chromium here, and CI needs it: {error}")
             pytest.skip(f"no Chromium here: {error}")
         yield browser
         browser.close()
@@ -126,7 +129,8 @@ def settled(page) -> None:
             const now = document.querySelector('[data-testid=stMain]').querySelectorAll('*').length;
             const before = window.__drawn || {count: -1, since: 0};
             if (before.count !== now) window.__drawn = {count: now, since: performance.now()};
-            return before.count === now && performance.now() - before.since > 800;
+            const loading = document.querySelector('[data-testid=stSkeleton]') !== null;  // a widget's code is on its way
+            return !loading && before.count === now && performance.now() - before.since > 800;
         }""",
         polling=100,
     )

@@ -17,8 +17,8 @@ from engine.model.convert import CONVERSION_VERSION, convert_gguf, converted_mar
 from engine.model.load import load_model
 from engine.model.spec import ModelError
 from engine.model.tokenizer import byte_of_character
+from tests.gguf_kit import write_gguf
 from tests.model_kit import random_tensors, small_spec
-from tests.unit.test_model_gguf import write_gguf
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
 

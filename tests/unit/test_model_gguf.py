@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from engine.model.load import decoder_from
-from engine.model.load_gguf import _LAYER_NAMES, _TOP_NAMES, GgufFile, half_split_order
+from engine.model.load_gguf import GgufFile, half_split_order
 from engine.model.rope import inverse_frequencies
 from engine.model.spec import ModelError, RopeSpec, spec_from_config
+from tests.gguf_kit import interleaved, write_gguf
 from tests.model_kit import Rig, random_tensors, small_spec
 
 FAMILIES = {
@@ -20,62 +21,6 @@ FAMILIES = {
     "qwen2": {"architecture": "Qwen2ForCausalLM", "has_qkv_bias": True, "tied_head": True},
     "qwen3": {"architecture": "Qwen3ForCausalLM", "has_qk_norm": True},
 }
-
-
-def interleaved(values: np.ndarray, num_heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to Q and K of Llama, written row by row."""
-    head_dim = values.shape[0] // num_heads
-    out = np.empty_like(values)
-    for head in range(num_heads):
-        for pair in range(head_dim // 2):
-            for half in range(2):
-                out[head * head_dim + 2 * pair + half] = values[head * head_dim + half * head_dim // 2 + pair]
-    return out
-
-
-def write_gguf(path, spec, source, *, drop=(), extra=None, keys=None, quantize=None):
-    """A GGUF file of a spec's tensors as llama.cpp's converter would write it."""
-    arch = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}[spec.architecture]
-    names = {f"{theirs}.{kind}": f"{ours}.{kind}" for ours, theirs in _TOP_NAMES.items() for kind in ("weight",)}
-    for layer in range(spec.num_layers):
-        for ours, theirs in _LAYER_NAMES.items():
-            for kind in ("weight", "bias"):
-                names[f"model.layers.{layer}.{theirs}.{kind}"] = f"blk.{layer}.{ours}.{kind}"
-    writer = gguf.GGUFWriter(path, arch)
-    numbers = {
-        "block_count": spec.num_layers,
-        "context_length": spec.max_positions,
-        "embedding_length": spec.hidden_size,
-        "feed_forward_length": spec.intermediate_size,
-        "attention.head_count": spec.num_heads,
-        "attention.head_count_kv": spec.num_kv_heads,
-        "attention.key_length": spec.head_dim,
-        "attention.value_length": spec.head_dim,
-    }
-    for key, value in numbers.items():
-        if key not in drop:
-            writer.add_uint32(f"{arch}.{key}", value)
-    writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", spec.rms_norm_eps)
-    writer.add_float32(f"{arch}.rope.freq_base", spec.rope.theta)
-    for key, value in (keys or {}).items():
-        add = writer.add_string if isinstance(value, str) else writer.add_float32
-        add(f"{arch}.{key}", value)
-    for name in source.shapes():
-        values = source.read(name).numpy()
-        if arch == "llama" and ("q_proj" in name or "k_proj" in name):
-            values = interleaved(values, spec.num_heads if "q_proj" in name else spec.num_kv_heads)
-        if quantize and values.ndim > 1:
-            packed = gguf.quants.quantize(values, quantize)
-            writer.add_tensor(names[name], packed, raw_dtype=quantize)
-        else:
-            writer.add_tensor(names[name], values)
-    for name, values in (extra or {}).items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -112,26 +57,6 @@ def test_half_split_order_undoes_the_interleaving():
     values = np.arange(4 * 6 * 3, dtype=np.float32).reshape(24, 3)
     assert np.array_equal(half_split_order(interleaved(values, 4), 4), values)
     assert half_split_order(np.arange(4), 1).tolist() == [0, 2, 1, 3]
-
-
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])
-def test_quantized_types_are_read_as_the_gguf_package_reads_them(tmp_path, kind):
-    spec = small_spec(hidden_size=64, intermediate_size=96, head_dim=16)
-    source = random_tensors(spec)
-    quantization = gguf.GGMLQuantizationType[kind]
-    opened = GgufFile(write_gguf(tmp_path / "m.gguf", spec, source, quantize=quantization))
-    assert opened.quantization == kind
-    for name in ("model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"):
-        packed = gguf.quants.quantize(source.read(name).numpy(), quantization)
-        expected = gguf.quants.dequantize(packed, quantization)
-        assert np.array_equal(opened.read(name).numpy(), expected)
-        assert opened.read(name).dtype == torch.float32
-        error = (opened.read(name) - source.read(name)).abs().max()
-        assert error < 0.15 * source.read(name).abs().max()
-    name = "model.layers.0.self_attn.k_proj.weight"
-    packed = gguf.quants.quantize(interleaved(source.read(name).numpy(), 2), quantization)
-    expected = half_split_order(gguf.quants.dequantize(packed, quantization), 2)
-    assert np.array_equal(opened.read(name).numpy(), expected)
 
 
 def test_rope_factors_of_llama_3_are_read(tmp_path):

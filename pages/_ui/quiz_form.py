@@ -60,7 +60,7 @@ def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None)
     view = public_view(item, language(), session.learner())
     key = f"quiz:{item.id}"
     with st.form(f"form:{key}", enter_to_submit=True):
-        given = _field(view, f"**{index}.** {mend(view['prompt'])}", key, None if answered is None else answered.value)
+        given = field(view, f"**{index}.** {mend(view['prompt'])}", key, None if answered is None else answered.value)
         label = t("quiz.check") if answered is None else t("quiz.check_again")
         # The key keeps it the same button when its label changes; otherwise the click on the old one would be lost.
         if st.form_submit_button(label, key=f"check:{item.id}"):
@@ -69,7 +69,7 @@ def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None)
             _feedback(item, answered)
 
 
-def _field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
+def field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
     """The input of an item, labelled with its question and filled with the stored answer after a reload."""
     label_shown = "visible"
     if view["trace"]:  # the piece of a run stands between the question and its input
@@ -133,6 +133,11 @@ def _feedback(item: Item, answered: StoredAnswer) -> None:
         result: Grade = grade(item, answered.value)
     except QuizError:
         return  # the item has changed since: the old answer says nothing about it
+    show_grade(result)
+
+
+def show_grade(result: Grade) -> None:
+    """Right or not, and what is to be said about each chosen and each missed part of the answer."""
     lang = language()
     if result.correct:
         st.success(t("quiz.right"), icon=":material/check_circle:")

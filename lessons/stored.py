@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import zlib
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.lab.records import Run, RunFileError
+
+KEEP_UNPACKED = 32
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def pack_run(run: Run) -> bytes:
     return zlib.compress(run.to_jsonl().encode("utf-8"))
 
 
+@functools.lru_cache(maxsize=KEEP_UNPACKED)  # a page asks for its Runs at every rerun; nobody writes to a Run
 def unpack_run(packed: bytes | None) -> Run | None:
     """None when there is nothing, or it can no longer be read. Pure."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.lab.metrics import inter_token_gaps, percentile, request_metrics, step_spread
+from engine.lab.metrics import inter_token_gaps, percentile, request_metrics, step_spread, token_times
 from engine.lab.records import RequestRecord, Run
 from lessons.facts_error import FactsError
 from lessons.metrics.scenarios import OUTPUT_TOKENS, PROMPT_TOKENS, capacity_rps
@@ -139,7 +139,7 @@ def _little_facts(found: list[Load]) -> dict[str, Fact]:
 
 
 def _gap_facts(high: Load) -> dict[str, Fact]:
-    gaps = [gap for record in high.run.requests for gap in inter_token_gaps(high.run, record.request_id)]
+    gaps = [token.latency_s for tokens in token_times(high.run).values() for token in tokens[1:]]
     middle, longest = percentile(gaps, 50), max(gaps)
     return {"gap_median_ms": 1e3 * middle, "gap_longest_ms": 1e3 * longest, "gap_ratio": longest / middle}
 

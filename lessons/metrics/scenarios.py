@@ -27,7 +27,7 @@ OUTPUT_TOKENS = 16
 NUM_BLOCKS = 96
 WINDOW_S = 6.0  # for so long requests arrive, unless there are too few or too many of them
 LONGEST_WINDOW_S = 9.0
-FEWEST, MOST = 4, 160  # requests of one load
+FEWEST, MOST = 4, 96  # requests of one load
 
 _PROMPTS: dict[Lang, tuple[str, ...]] = {
     "en": (

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from engine.lab.records import DeviceInfo, Header, ModelInfo, Run, StepRecord, Work
-from engine.lab.scenario import Limits, RequestSpec, Scenario
+from engine.lab.scenario import Limits, RequestSpec, Scenario, Speculation
 from engine.lab.work import ChunkShape, step_work
 from engine.runtime.engine import Engine
 from engine.scheduling.decision import Chunk
@@ -21,6 +21,7 @@ from engine.scheduling.invariants import StepChecker, check_empty
 from engine.scheduling.requests import Request
 
 VOCAB = 97
+REPETITIVE = 7  # a vocabulary so small that the model's texts run in circles
 TINY_MODEL = ModelInfo(
     name="fake",
     source="tests",
@@ -37,8 +38,9 @@ TINY_MODEL = ModelInfo(
 
 
 def next_token(prefix: Sequence[int], vocab: int = VOCAB) -> int:
-    """The fake model: the token after ``prefix``. Pure."""
-    return zlib.crc32(array("q", prefix).tobytes()) % vocab
+    """The fake model: the token after ``prefix``. Pure. With ``vocab`` REPETITIVE it looks at the last two alone."""
+    seen = prefix[-2:] if vocab == REPETITIVE else prefix
+    return zlib.crc32(array("q", seen).tobytes()) % vocab
 
 
 def expected_output(
@@ -174,11 +176,18 @@ def make_limits(
     return Limits(max_requests=requests, max_batch_tokens=tokens, num_blocks=blocks, prefix_cache=prefix, kv_cache=kv)
 
 
-def make_engine(policy: str = "chunked", block_size: int = 4, step_s: float = 0.01, **limits: int | str) -> Engine:
+def make_engine(
+    policy: str = "chunked",
+    block_size: int = 4,
+    step_s: float = 0.01,
+    speculation: Speculation | None = None,
+    vocab: int = VOCAB,
+    **limits: int | str,
+) -> Engine:
     """An engine on the fake model whose clock moves ``step_s`` in each forward pass. See ``make_limits``."""
     clock = FakeClock()
-    executor = FakeExecutor(block_size, on_forward=lambda chunks: clock.advance(step_s), clock=clock)
-    return Engine(executor, policy, make_limits(**limits), block_size, clock)
+    executor = FakeExecutor(block_size, vocab, on_forward=lambda chunks: clock.advance(step_s), clock=clock)
+    return Engine(executor, policy, make_limits(**limits), block_size, clock, speculation=speculation)
 
 
 def make_request(request_id: str = "a", num_prompt_tokens: int = 5, max_tokens: int = 3, **fields: object) -> Request:
@@ -189,7 +198,9 @@ def make_request(request_id: str = "a", num_prompt_tokens: int = 5, max_tokens: 
 
 def as_run(engine: Engine, records: list[StepRecord]) -> Run:
     """What the engine did, as a Run whose scenario asks for exactly that. For engines that forget no request."""
+    lookup = engine.scheduler.lookup
     scenario = Scenario(
+        speculation=lookup and Speculation(ngram=lookup.ngram, num_draft_tokens=lookup.num_draft_tokens),
         policy=engine.scheduler.policy.name,
         block_size=engine.scheduler.pool.block_size,
         limits=engine.scheduler.limits,
@@ -200,6 +211,7 @@ def as_run(engine: Engine, records: list[StepRecord]) -> Run:
                 prompt_token_ids=r.prompt_token_ids,
                 max_tokens=r.max_tokens,
                 ignore_eos=r.ignore_eos,
+                temperature=r.temperature,
             )
             for r in engine.scheduler.requests.values()
         ],

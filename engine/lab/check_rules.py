@@ -31,6 +31,7 @@ INVARIANTS: dict[str, str] = {
     "scheduled": "a step runs at least one token of each of its requests, each once, and only of running ones",
     "positions": "a request's chunks follow one another; after a preemption it starts over",
     "phase": "prefill, decode, recompute and padding mean what they say",
+    "drafts": "only greedy decodes guess, at most as many tokens as the scenario allows",
     "last_chunk": "is_last_chunk is true where the chunk reaches the request's last token",
     "token_budget": "a step runs at most max_batch_tokens tokens",
     "request_limit": "at most max_requests requests run at once",
@@ -45,7 +46,8 @@ INVARIANTS: dict[str, str] = {
     "block_cover": "a request's blocks cover its computed tokens",
     "block_owner": "only a running request (or one whose static batch still runs) holds blocks",
     "block_counts": "free, cached and in use sum to the pool and equal the replay of the events",
-    "outputs": "a last chunk gives one token, a partial chunk none, a finished request nothing more",
+    "outputs": "a last chunk gives one token and one for each right guess, a partial chunk none, a finished request "
+    "nothing more",
     "finish": "a request ends by length at max_tokens, not before and not after",
     "refused": "a refused request has arrived and waits; every arrived waiting request is refused with a reason",
     "queues": "waiting, running and finished follow from arrivals and events",

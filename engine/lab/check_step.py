@@ -7,11 +7,13 @@ state that the records themselves imply. Invariant: after ``apply`` the state is
 
 from __future__ import annotations
 
+from collections import Counter
+
 from engine.lab.check_blocks import BlockReplay
 from engine.lab.check_rules import TIME_SLACK_MS, TIME_SLACK_S, RequestTrack, require
 from engine.lab.records import Header, Output, Scheduled, StepRecord, Work
 from engine.lab.scenario import Scenario
-from engine.lab.work import ChunkShape, element_sizes, step_work
+from engine.lab.work import element_sizes, row_shapes, step_work
 
 
 class StepReplay:
@@ -105,6 +107,7 @@ class StepReplay:
     # -------------------------------------------------------------------------------------------- what runs
     def _schedule(self, name: str, step: StepRecord) -> None:
         rows = step.scheduled
+        num_outputs = Counter(output.request_id for output in step.outputs if output.token_id is not None)
         told = any(output.token_id is None for output in step.outputs) or step.block_events
         require(rows or told, name, "scheduled", "the step runs nothing")
         ids = [row.request_id for row in rows]
@@ -121,10 +124,13 @@ class StepReplay:
             require(
                 row.num_tokens >= 1, name, "scheduled", f"{row.request_id} is scheduled for {row.num_tokens} tokens"
             )
+            self._check_drafts(name, row, track)
             if row.phase == "padding":
                 self._check_padding(name, row, track)
             else:
                 self._check_chunk(name, row, track)
+                right_guesses = max(num_outputs[row.request_id] - 1, 0)
+                track.num_computed_tokens += min(right_guesses, row.num_draft_tokens)
                 moment = (step.step, step.t_begin_s, step.t_end_s)
                 track.first_scheduled = track.first_scheduled or moment
         total = sum(row.num_tokens for row in rows)
@@ -145,7 +151,7 @@ class StepReplay:
         require(row.start == expected, name, "positions", f"{where}: starts at {row.start}, not at {expected}")
 
     def _check_chunk(self, name: str, row: Scheduled, track: RequestTrack) -> None:
-        where, end = f"chunk of {row.request_id}", row.start + row.num_tokens
+        where, end = f"chunk of {row.request_id}", row.start + row.num_tokens - row.num_draft_tokens
         require(track.state == "running", name, "scheduled", f"{where}: the request is {track.state}, not running")
         if track.begins:
             require(
@@ -186,7 +192,21 @@ class StepReplay:
             expected = "decode"
         require(row.phase == expected, name, "phase", f"{where}: phase is {row.phase}, expected {expected}")
         if row.phase == "decode":
-            require(row.num_tokens == 1, name, "phase", f"{where}: decode of {row.num_tokens} tokens, not 1")
+            num_tokens = row.num_tokens - row.num_draft_tokens
+            require(num_tokens == 1, name, "phase", f"{where}: decode of {num_tokens} tokens, not 1")
+
+    def _check_drafts(self, name: str, row: Scheduled, track: RequestTrack) -> None:
+        """Which tokens were guessed is not recorded, so how many were right is taken from the outputs."""
+        count, speculation = row.num_draft_tokens, self.scenario.speculation
+        if count == 0:
+            return
+        where = f"{row.request_id} guesses {count} tokens"
+        most = 0 if speculation is None else speculation.num_draft_tokens
+        require(0 < count <= most, name, "drafts", f"{where}; the scenario allows {most}")
+        greedy = row.phase == "decode" and track.spec.temperature == 0
+        require(greedy, name, "drafts", f"{where} in {row.phase} at temperature {track.spec.temperature}")
+        left = track.spec.max_tokens - len(track.outputs)
+        require(count < left, name, "drafts", f"{where} and may give {left} more")
 
     # -------------------------------------------------------------------------------------------- what came out
     def _emit(self, name: str, step: StepRecord) -> None:
@@ -195,12 +215,18 @@ class StepReplay:
         sampling = [row.request_id for row in rows if row.is_last_chunk]
         outputs = [output for output in step.outputs if output.token_id is not None]
         ids = [output.request_id for output in outputs]
-        require(len(set(ids)) == len(ids), name, "outputs", "a request gives two tokens in one step")
+        most = {row.request_id: 1 + row.num_draft_tokens for row in rows}
+        for request_id, count in Counter(ids).items():
+            allowed = most.get(request_id, 1)
+            require(count <= allowed, name, "outputs", f"{request_id} gives {count} tokens in one step, not {allowed}")
         extra, lost = sorted(set(ids) - set(sampling)), sorted(set(sampling) - set(ids))
         require(not extra, name, "outputs", f"{extra[:1]} gives a token, but no chunk of it ends here")
         require(not lost, name, "outputs", f"the last chunk of {lost[:1]} gives no token")
         for output in outputs:
             track = self.tracks[output.request_id]
+            require(
+                track.state == "running", name, "outputs", f"{output.request_id} gives a token and is {track.state}"
+            )
             in_vocabulary = 0 <= output.token_id < self.header.model.vocab_size
             require(
                 in_vocabulary, name, "outputs", f"{output.request_id}: token {output.token_id} is not in the vocabulary"
@@ -251,9 +277,7 @@ class StepReplay:
     # -------------------------------------------------------------------------------------------- work
     def _check_work(self, name: str, step: StepRecord) -> None:
         weight_size, kv_size = element_sizes(self.header)
-        shapes = [
-            ChunkShape(r.start, r.num_tokens, r.phase, r.phase != "padding" and r.is_last_chunk) for r in step.scheduled
-        ]
+        shapes = [shape for row in step.scheduled for shape in row_shapes(row)]
         expected = step_work(self.header.model, shapes, weight_size, kv_size)
         for part in self._exact_parts():
             recorded, computed = getattr(step.work, part), getattr(expected, part)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from engine.lab.records import Run
 from engine.lab.replay import BlockMap
+from engine.lab.steps import computed_ends
 from engine.lab.work import element_sizes, kv_bytes_per_token
 
 
@@ -34,9 +35,7 @@ def kv_after_steps(run: Run) -> tuple[KvUse, ...]:
     computed: dict[str, int] = {}
     found = []
     for step in run.steps:
-        for row in step.scheduled:
-            if row.phase != "padding":
-                computed[row.request_id] = row.start + row.num_tokens
+        computed |= computed_ends(step)
         for event in step.block_events:
             blocks.apply(event)
         for request_id in step.preempted:
@@ -66,10 +65,9 @@ def kv_of_request(run: Run, request_id: str) -> tuple[KvUse, ...]:
             if event.request_id == request_id and event.op in ("alloc", "share", "release"):
                 held += -1 if event.op == "release" else 1
                 most = held if held == 1 and event.op != "release" else max(most, held)
-        for row in step.scheduled:
-            if row.request_id == request_id and row.phase != "padding":
-                tokens = row.start + row.num_tokens
-                found.append(_use(step.step, step.t_end_s, most, tokens, size, token_bytes))
+        tokens = computed_ends(step).get(request_id)
+        if tokens is not None:
+            found.append(_use(step.step, step.t_end_s, most, tokens, size, token_bytes))
     return tuple(found)
 
 

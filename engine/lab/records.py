@@ -78,7 +78,11 @@ class Header(_Record):
 
 
 class Scheduled(_Record):
-    """One request's share of a step: its positions [start, start + num_tokens)."""
+    """One request's share of a step: its positions [start, start + num_tokens).
+
+    The last ``num_draft_tokens`` of them were guesses. One fewer than its outputs of the step was right; the others
+    are as if they had not been, and their positions are computed again.
+    """
 
     request_id: str
     start: int
@@ -86,6 +90,7 @@ class Scheduled(_Record):
     phase: Phase
     num_cached_tokens: int = 0
     is_last_chunk: bool = True
+    num_draft_tokens: int = 0
 
 
 class Queues(_Record):

@@ -54,6 +54,13 @@ class Limits(_Strict):
         return self
 
 
+class Speculation(_Strict):
+    """Guess up to ``num_draft_tokens`` tokens ahead: those that followed the last ``ngram`` ones before."""
+
+    ngram: int = Field(3, ge=1, le=8)
+    num_draft_tokens: int = Field(4, ge=1, le=16)
+
+
 class RequestSpec(_Strict):
     """One request of the workload. Exactly one of ``prompt`` and ``prompt_token_ids`` is given.
 
@@ -116,6 +123,7 @@ class Scenario(_Strict):
     weights: Literal["int8", "int4"] | None = None
     kv_dtype: Literal["int8", "int4"] | None = None
     block_size: int = Field(16, ge=1, le=256)
+    speculation: Speculation | None = None
     seed: int = Field(0, ge=0, le=2**63 - 1)
     probes: tuple[ProbeName, ...] = Field((), max_length=1)
     requests: tuple[RequestSpec, ...] = Field(min_length=1, max_length=MAX_REQUESTS_PER_SCENARIO)
@@ -124,6 +132,19 @@ class Scenario(_Strict):
     def _may_forget(self) -> Scenario:
         if self.limits.kv_cache == "none" and self.policy == "static":
             raise ValueError("static batching keeps its batch; for limits.kv_cache none choose another policy")
+        return self
+
+    @model_validator(mode="after")
+    def _may_speculate(self) -> Scenario:
+        if self.speculation is not None:
+            if self.policy == "static":
+                raise ValueError("static batching runs rows of one token; for speculation choose another policy")
+            if self.limits.kv_cache == "none":
+                raise ValueError("speculation needs limits.kv_cache keep; set it so, or leave speculation out")
+            if self.kv_dtype is not None:
+                raise ValueError(
+                    f"speculation overwrites wrong guesses, which kv_dtype {self.kv_dtype} cannot; leave one out"
+                )
         return self
 
     @model_validator(mode="after")
@@ -203,7 +224,7 @@ def _sentence(error: ValidationError, data: dict) -> ScenarioError:
     return ScenarioError(f"{field} is {value}; {bounds or allowed}", field)
 
 
-_MODELS = {"limits": Limits, "requests": RequestSpec}
+_MODELS = {"limits": Limits, "requests": RequestSpec, "speculation": Speculation}
 
 
 def _model_of(parts: tuple) -> type[BaseModel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from engine.lab.records import StepRecord
@@ -23,6 +24,17 @@ def step_kind(step: StepRecord) -> StepKind:
     """``prefill`` (recompute is prefill done again), ``decode`` (padding beside it or not), ``mixed`` or ``empty``."""
     phases = {"prefill" if row.phase == "recompute" else row.phase for row in step.scheduled} - {"padding"}
     return "mixed" if len(phases) > 1 else next(iter(phases), "empty")
+
+
+def computed_ends(step: StepRecord) -> dict[str, int]:
+    """Where the computed positions of each real row's request end after the step: wrong guesses do not count. Pure."""
+    outputs = Counter(output.request_id for output in step.outputs if output.token_id is not None)
+    ends = {}
+    for row in step.scheduled:
+        if row.phase != "padding":
+            num_wrong = row.num_draft_tokens - max(outputs[row.request_id] - 1, 0)
+            ends[row.request_id] = row.start + row.num_tokens - max(num_wrong, 0)
+    return ends
 
 
 def achieved_gbps(step: StepRecord) -> float | None:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.lab.records import Header, ModelInfo, Phase, Work
+from engine.lab.records import Header, ModelInfo, Phase, Scheduled, Work
 
 BYTES_PER_ELEMENT: dict[str, float] = {
     "float64": 8.0,
@@ -51,6 +51,14 @@ class ChunkShape:
         sum over p in [start, end) of (p + 1) = n·start + n·(n + 1)/2 with n = num_tokens.
         """
         return self.num_tokens * self.start + self.num_tokens * (self.num_tokens + 1) // 2
+
+
+def row_shapes(row: Scheduled) -> list[ChunkShape]:
+    """What a recorded row computed. A draft is a chunk of its own behind the token it follows, and samples. Pure."""
+    samples = row.phase != "padding" and row.is_last_chunk
+    if row.num_draft_tokens:
+        return [ChunkShape(row.start + i, 1, row.phase, samples) for i in range(row.num_tokens)]
+    return [ChunkShape(row.start, row.num_tokens, row.phase, samples)]
 
 
 # ------------------------------------------------------------------------------------------------- model sizes

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.lab.records import Backend, FinishReason, Output, RequestRecord, StepRecord, Work
-from engine.lab.scenario import Limits
-from engine.runtime.recording import Laps, request_record, step_record, token_output
+from engine.lab.scenario import Limits, Speculation
+from engine.runtime.recording import Laps, request_record, step_record
 from engine.scheduling.decision import Chunk, Decision
 from engine.scheduling.requests import Request
-from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.scheduler import NewToken, Scheduler
 
 
 class Executor(Protocol):
@@ -73,11 +73,16 @@ class Engine:
         limits: Limits,
         block_size: int,
         clock: Callable[[], float] = time.perf_counter,
+        namespace: str = "",
+        speculation: Speculation | None = None,
     ) -> None:
-        """Raises: ScenarioError for a policy this engine does not have or limits it cannot work under."""
+        """``namespace``: whose keys and values these are (model and KV dtype), for the prefix cache.
+
+        Raises: ScenarioError for a policy this engine does not have or limits it cannot work under.
+        """
         self.executor = executor
         self.policy = policy
-        self.scheduler = Scheduler(policy, limits, block_size)
+        self.scheduler = Scheduler(policy, limits, block_size, namespace, speculation)
         self.text_deltas: dict[str, str] = {}  # what the last step made printable, by request_id
         self._clock = clock
         self._origin_s = clock()
@@ -174,13 +179,13 @@ class Engine:
         laps.lap("sample")
         return token_ids
 
-    def _commit(self, chunks: Sequence[Chunk], token_ids: Sequence[int]) -> list[Request]:
-        """Effect: counters advance, texts grow, finished requests leave. Returns the requests that got a token."""
+    def _commit(self, chunks: Sequence[Chunk], token_ids: Sequence[int]) -> list[NewToken]:
+        """Effect: counters advance, texts grow, finished requests leave. Returns the tokens that requests got."""
         self.text_deltas = {}
         produced = self.scheduler.commit(chunks, token_ids, self._read)
-        for request in produced:
-            if request.is_finished:
-                self.executor.release(request.request_id)
+        for new in produced:
+            if new.finish_reason is not None:
+                self.executor.release(new.request.request_id)
         return produced
 
     def _read(self, request: Request, token_id: int) -> FinishReason | None:
@@ -201,21 +206,21 @@ class Engine:
         if reason is not None and reader.text is not None and not reader.text.stopped:
             delta += reader.text.finish()
         if delta:
-            self.text_deltas[request.request_id] = delta
+            self.text_deltas[request.request_id] = self.text_deltas.get(request.request_id, "") + delta
         return reason
 
     def _record(
-        self, decision: Decision, chunks: Sequence[Chunk], produced: Sequence[Request], laps: Laps
+        self, decision: Decision, chunks: Sequence[Chunk], produced: Sequence[NewToken], laps: Laps
     ) -> StepRecord:
         """Tell the step to everybody else. Effect: stamps the times of tokens; what was untold is told.
 
         A token's time is ``t_end_s`` of its step, so the request records can be derived from the step records.
         """
-        for request in produced:
+        outputs = self._untold
+        for request, token_id, finish_reason in produced:
             request.first_token_s = laps.end_s if request.first_token_s is None else request.first_token_s
-            if request.is_finished:
-                request.completion_s = laps.end_s
-        outputs = self._untold + [token_output(request) for request in produced]
+            request.completion_s = laps.end_s if finish_reason is not None else request.completion_s
+            outputs.append(Output(request_id=request.request_id, token_id=token_id, finish_reason=finish_reason))
         work = self.executor.work(chunks) if chunks else Work()
         record = step_record(
             self._num_steps, self.scheduler, self.executor.backend, decision, chunks, outputs, laps, work

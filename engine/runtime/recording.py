@@ -63,7 +63,7 @@ def step_record(
         t_end_s=laps.end_s,
         policy=scheduler.policy.name,
         backend=backend,
-        scheduled=[_scheduled(chunk) for chunk in chunks],
+        scheduled=_scheduled(chunks),
         queues=Queues(
             waiting=len(scheduler.policy.waiting),
             running=len(scheduler.policy.running),
@@ -80,20 +80,25 @@ def step_record(
     )
 
 
-def _scheduled(chunk: Chunk) -> Scheduled:
-    return Scheduled(
-        request_id=chunk.request.request_id,
-        start=chunk.start,
-        num_tokens=chunk.num_tokens,
-        phase=chunk.phase,
-        num_cached_tokens=chunk.num_cached_tokens,
-        is_last_chunk=chunk.samples,
-    )
-
-
-def token_output(request: Request) -> Output:
-    """The newest token of a request that got one in this step. Pure."""
-    return Output(request_id=request.request_id, token_id=request.token_ids[-1], finish_reason=request.finish_reason)
+def _scheduled(chunks: Sequence[Chunk]) -> list[Scheduled]:
+    """One row for each request: its drafts belong to the row of the token they stand behind."""
+    rows: list[Scheduled] = []
+    for chunk in chunks:
+        if chunk.is_draft:
+            rows[-1].num_tokens += 1
+            rows[-1].num_draft_tokens += 1
+            continue
+        rows.append(
+            Scheduled(
+                request_id=chunk.request.request_id,
+                start=chunk.start,
+                num_tokens=chunk.num_tokens,
+                phase=chunk.phase,
+                num_cached_tokens=chunk.num_cached_tokens,
+                is_last_chunk=chunk.samples,
+            )
+        )
+    return rows
 
 
 def request_record(request: Request) -> RequestRecord:

@@ -20,6 +20,7 @@ class Decision:
     admitted: list[str]
     preempted: list[str]
     refused: list[tuple[str, Reason]]
+    drafts: dict[str, list[int]] = field(default_factory=dict)  # request_id -> guessed tokens, part of num_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class Chunk:
     block_ids: list[int]
     samples: bool
     num_cached_tokens: int = 0  # positions [0, num_cached_tokens) that a prefix cache saved since the last admission
+    is_draft: bool = (
+        False  # a guessed token, in a row of its own behind the request's newest; it counts if it was right
+    )
 
     @property
     def token_ids(self) -> list[int]:
@@ -45,13 +49,14 @@ class Chunk:
 
 @dataclass(slots=True)
 class Plan:
-    """A decision in the making. ``budget_left`` counts tokens of this step, padding rows included."""
+    """A decision in the making. ``budget_left`` counts tokens of this step, padding rows and drafts included."""
 
     budget_left: int
     scheduled: dict[str, int] = field(default_factory=dict)
     admitted: list[str] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     refused: list[tuple[str, Reason]] = field(default_factory=list)
+    drafts: dict[str, list[int]] = field(default_factory=dict)
 
     def give(self, request: Request, num_tokens: int) -> None:
         """Schedule the next ``num_tokens`` positions of a request. Effect: takes them from the budget."""
@@ -59,3 +64,11 @@ class Plan:
         assert request.request_id not in self.scheduled, f"{request.request_id} is scheduled twice in a step"
         self.scheduled[request.request_id] = num_tokens
         self.budget_left -= num_tokens
+
+    def give_drafts(self, request: Request, draft_token_ids: list[int]) -> None:
+        """Schedule guesses behind a request's newest token. Effect: takes them from the budget."""
+        assert self.scheduled[request.request_id] == 1, "drafts stand behind one decoded token"
+        assert 1 <= len(draft_token_ids) <= self.budget_left, "drafts take only what everybody has left over"
+        self.scheduled[request.request_id] += len(draft_token_ids)
+        self.budget_left -= len(draft_token_ids)
+        self.drafts[request.request_id] = draft_token_ids

@@ -7,6 +7,7 @@ is no prefill mode and no decode mode (the token-budget rule of vLLM V1). This m
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -109,6 +110,12 @@ class Request:
         if self.num_computed_tokens < self.num_recompute_tokens:
             return "recompute"
         return "prefill" if self.num_computed_tokens < len(self.prompt_token_ids) else "decode"
+
+    def with_drafts(self, draft_token_ids: list[int]) -> Request:
+        """A view of it for one step, whose text goes on with guesses: what an executor reads of a request. Pure."""
+        view = copy.copy(self)
+        view.token_ids = self.token_ids + draft_token_ids
+        return view
 
     def begin_cached(self, num_blocks: int, block_size: int) -> None:
         """Effect: the first blocks of its table, full of other requests' work, count as computed (a prefix hit)."""

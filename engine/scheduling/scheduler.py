@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from engine.lab.records import FinishReason
-from engine.lab.scenario import Limits, ScenarioError
+from engine.lab.scenario import Limits, ScenarioError, Speculation
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decision import Chunk, Decision, Plan
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.prefix import PREFIX_CACHES
 from engine.scheduling.requests import Request, Status
+from engine.scheduling.speculation import PromptLookup
 
 FinishRule = Callable[[Request, int], FinishReason | None]  # (request, its new token) -> why it ends, or None
+
+
+class NewToken(NamedTuple):
+    """A token that a request has got in a step; a request with right guesses gets several. The last one may end it."""
+
+    request: Request
+    token_id: int
+    finish_reason: FinishReason | None
 
 
 def ends_at_max_tokens(request: Request, token_id: int) -> FinishReason | None:
@@ -29,7 +40,14 @@ def ends_at_max_tokens(request: Request, token_id: int) -> FinishReason | None:
 class Scheduler:
     """One policy over one block pool. ``requests`` holds every request until ``forget``."""
 
-    def __init__(self, policy: str, limits: Limits, block_size: int, namespace: str = "") -> None:
+    def __init__(
+        self,
+        policy: str,
+        limits: Limits,
+        block_size: int,
+        namespace: str = "",
+        speculation: Speculation | None = None,
+    ) -> None:
         """``namespace``: whose keys and values the blocks hold, see ``PrefixCache``. Raises: ScenarioError."""
         if policy not in POLICIES:
             raise ScenarioError(f"policy is {policy!r}; this engine has {', '.join(POLICIES)}", "policy")
@@ -37,6 +55,7 @@ class Scheduler:
         self.pool = BlockPool(limits.num_blocks, block_size)
         self.prefix = PREFIX_CACHES[limits.prefix_cache](self.pool, namespace)
         self.policy = POLICIES[policy](limits, self.pool, self.prefix)
+        self.lookup = PromptLookup(speculation.ngram, speculation.num_draft_tokens) if speculation else None
         self.requests: dict[str, Request] = {}
         self.num_finished = 0
         self.future: list[tuple[float, int, Request]] = []  # heap of requests that have not arrived yet
@@ -93,16 +112,45 @@ class Scheduler:
         if self.limits.kv_cache == "none":
             self.policy.forget(plan)
         self.policy.schedule(plan)
+        if self.lookup is not None:
+            self._draft(plan, self.lookup)
         assert plan.scheduled or not (self.policy.waiting or self.policy.running), "work waits and nothing can run"
         for request_id in plan.scheduled:
             request = self.requests[request_id]
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = now_s
-        return Decision(plan.scheduled, plan.admitted, plan.preempted, plan.refused)
+        return Decision(plan.scheduled, plan.admitted, plan.preempted, plan.refused, plan.drafts)
+
+    def _draft(self, plan: Plan, lookup: PromptLookup) -> None:
+        """Let greedy decodes guess ahead with the budget and the free blocks that nobody wanted.
+
+        Effect: the plan gives them more tokens, and their tables grow. Nobody waits and nothing is evicted for a guess.
+        """
+        for request_id in list(plan.scheduled):
+            request = self.requests[request_id]
+            if request.temperature > 0 or request.phase != "decode" or request.is_finished:
+                continue
+            room = (len(request.block_ids) + self.pool.num_free) * self.pool.block_size - request.num_tokens
+            most = min(plan.budget_left, room, request.max_tokens - request.num_output_tokens - 1)
+            guess = lookup.propose(request, most) if most > 0 else []
+            if guess:
+                self.policy.grow(request, request.num_tokens + len(guess))
+                plan.give_drafts(request, guess)
 
     def chunks(self, decision: Decision) -> list[Chunk]:
-        """The decision as frozen views, in batch order, for an executor and for ``commit``. Pure."""
-        return [self._chunk(self.requests[request_id], n) for request_id, n in decision.scheduled.items()]
+        """The decision as frozen views, in batch order, for an executor and for ``commit``. Pure.
+
+        Each draft is a row of its own, so that the model says after each what it would have said.
+        """
+        chunks = []
+        for request_id, num_tokens in decision.scheduled.items():
+            request, drafts = self.requests[request_id], decision.drafts.get(request_id)
+            if drafts is None:
+                chunks.append(self._chunk(request, num_tokens))
+                continue
+            first = replace(self._chunk(request, 1), request=request.with_drafts(drafts))
+            chunks += [first, *(replace(first, start=first.start + i, is_draft=True) for i in range(1, num_tokens))]
+        return chunks
 
     def _chunk(self, request: Request, num_tokens: int) -> Chunk:
         start, phase = request.num_computed_tokens, request.phase
@@ -111,27 +159,30 @@ class Scheduler:
         samples = start + num_tokens == request.num_tokens
         return Chunk(request, start, num_tokens, phase, list(request.block_ids), samples, request.num_cached_tokens)
 
-    def commit(self, chunks: Sequence[Chunk], token_ids: Sequence[int], ends: FinishRule) -> list[Request]:
+    def commit(self, chunks: Sequence[Chunk], token_ids: Sequence[int], ends: FinishRule) -> list[NewToken]:
         """Count the chunks as computed and append the sampled tokens, one for each chunk that samples, in order.
 
-        Effect: requests for which ``ends`` gives a reason finish and leave. Returns the requests that got a token.
-        A request aborted since the decision is passed over: its blocks are gone and its token is dropped.
+        Effect: requests for which ``ends`` gives a reason finish and leave. Returns the tokens that were appended.
+        A request aborted since the decision is passed over: its blocks are gone and its token is dropped. So is what
+        follows a wrong guess: its slots are written again when the right token comes.
         """
         assert len(token_ids) == sum(chunk.samples for chunk in chunks), "one token for each chunk that samples"
         tokens = iter(token_ids)
-        produced: list[Request] = []
+        produced: list[NewToken] = []
         for chunk in chunks:
-            request = chunk.request
+            request = self.requests.get(chunk.request.request_id, chunk.request)  # the chunk's may be a view of it
             token_id = next(tokens) if chunk.samples else None
             if request.is_finished:
                 continue
+            if chunk.is_draft and request.token_ids[chunk.start :] != chunk.token_ids:
+                continue  # the model has said something else, or ended, before this row
             request.num_computed_tokens += chunk.num_tokens
             self.prefix.publish(request)  # only now: what a step has not committed, the next one must not read
             if token_id is None:
                 continue
             request.token_ids.append(token_id)
-            produced.append(request)
             reason = ends(request, token_id)
+            produced.append(NewToken(request, token_id, reason))
             if reason is not None:
                 self._finish(request, reason)
                 self.policy.end(request)
@@ -141,6 +192,8 @@ class Scheduler:
         request.status = Status.FINISHED
         request.finish_reason = reason
         self.num_finished += 1
+        if self.lookup is not None:
+            self.lookup.forget(request.request_id)
 
     def _refuse_impossible(self, request: Request) -> None:
         """Raises: ScenarioError with the numbers and a remedy, for a request no order of steps could serve."""

@@ -40,6 +40,7 @@ def test_a_step_reads_decide_forward_commit_record():
         "phase": "prefill",
         "num_cached_tokens": 0,
         "is_last_chunk": True,
+        "num_draft_tokens": 0,
     }
     assert (first.queues.waiting, first.queues.running, first.queues.finished) == (0, 1, 0)
     assert (first.admitted, first.preempted, first.refused) == (["a"], [], [])

@@ -245,6 +245,12 @@ def decode_called_prefill(r: Records) -> str:
     return f"step {record['step']}"
 
 
+def guess_without_leave(r: Records) -> str:
+    record, row = find(r, "scheduled", phase="decode")
+    row["num_tokens"], row["num_draft_tokens"] = 2, 1
+    return f"step {record['step']}"
+
+
 def sample_from_a_partial_chunk(r: Records) -> str:
     record, row = find(r, "scheduled", phase="prefill", is_last_chunk=False)
     record["outputs"].append({"request_id": row["request_id"], "token_id": 1, "finish_reason": None})
@@ -566,6 +572,7 @@ CORRUPTIONS: list[tuple[str, str, Callable[[Records], str]]] = [
     ("preempting", "positions", preempted_goes_on),
     ("preempting", "phase", recompute_called_prefill),
     ("chunked", "phase", decode_called_prefill),
+    ("chunked", "drafts", guess_without_leave),
     ("chunked", "outputs", sample_from_a_partial_chunk),
     ("chunked", "last_chunk", call_a_partial_chunk_the_last),
     ("static", "scheduled", run_after_the_end),

@@ -88,7 +88,7 @@ def test_the_life_of_one_request_function_by_function(tiny):
     assert logits.shape == (1, tiny.info.vocab_size)
     (first,) = executor.sample(logits, [chunk])
     assert first == int(torch.argmax(logits))  # temperature 0
-    assert scheduler.commit([chunk], [first], ends_at_max_tokens) == [request]
+    assert scheduler.commit([chunk], [first], ends_at_max_tokens) == [(request, first, None)]
     assert (request.output_token_ids, request.num_tokens, request.num_computed_tokens) == ([first], 21, 20)
     assert text.push(first) == tiny.tokenizer.decode([first])
 

@@ -26,7 +26,7 @@ def run_step(scheduler, now_s, token_id=1):
     """One step without a model: every sampling chunk gets the same token. Returns the decision."""
     decision = scheduler.decide(now_s)
     chunks = scheduler.chunks(decision)
-    for request in scheduler.commit(chunks, [token_id] * sum(c.samples for c in chunks), ends_at_max_tokens):
+    for request, _, _ in scheduler.commit(chunks, [token_id] * sum(c.samples for c in chunks), ends_at_max_tokens):
         request.first_token_s = request.first_token_s or now_s
         request.completion_s = now_s if request.is_finished else None
     check_invariants(scheduler)
@@ -160,10 +160,10 @@ def test_abort_between_decide_and_commit(policy, victim, num_before):
     chunks = scheduler.chunks(scheduler.decide(0.0))
     scheduler.abort(victim, 0.0)
     produced = scheduler.commit(chunks, [1] * sum(c.samples for c in chunks), ends_at_max_tokens)
-    for other in produced:
+    for other, _, _ in produced:
         other.first_token_s = 0.0
         other.completion_s = 0.0 if other.is_finished else None
-    assert request not in produced and request.num_tokens == num_tokens
+    assert request not in [new.request for new in produced] and request.num_tokens == num_tokens
     check_invariants(scheduler)
     while scheduler.has_unfinished:
         run_step(scheduler, 0.0)

@@ -68,14 +68,37 @@ def test_rope_factors_of_llama_3_are_read(tmp_path):
     torch.testing.assert_close(inverse_frequencies(rope, 12)[0], plain / torch.from_numpy(factors))
 
 
+def test_a_llama_3_file_computes_what_its_config_asks_for(tmp_path):
+    """llama.cpp's converter stores the scaling as one divisor per frequency; through transformers' reader it is lost."""
+    rope = RopeSpec("llama3", theta=1e4, factor=8.0, original_max_positions=64)
+    spec = small_spec(rope=rope, max_positions=512)
+    base, source = 1e4 ** -(np.arange(0, 12, 2) / 12), random_tensors(spec)
+    factors = []
+    for wavelength in 2 * np.pi / base:
+        if wavelength < 64 / rope.high_freq_factor:
+            factors.append(1.0)
+        elif wavelength > 64 / rope.low_freq_factor:
+            factors.append(rope.factor)
+        else:
+            smooth = (64 / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+            factors.append(1 / ((1 - smooth) / rope.factor + smooth))
+    extra = {"rope_freqs.weight": np.array(factors, dtype=np.float32)}
+    opened = GgufFile(write_gguf(tmp_path / "m.gguf", spec, source, extra=extra))
+    ids = list(range(20, 220))
+    expected = Rig(decoder_from(spec, source)).last_logits(ids, [200])
+    got = Rig(decoder_from(spec_from_config(opened.config), opened)).last_logits(ids, [64, 1])
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_rope_scaling_is_read_or_refused(tmp_path):
     spec = small_spec()
     keys = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
     opened = GgufFile(write_gguf(tmp_path / "linear.gguf", spec, random_tensors(spec), keys=keys))
     assert spec_from_config(opened.config).rope == RopeSpec("linear", factor=4.0, original_max_positions=512)
-    with pytest.raises(ModelError, match="scales RoPE by 'longrope'"):
-        keys = {"rope.scaling.type": "longrope"}
-        GgufFile(write_gguf(tmp_path / "long.gguf", spec, random_tensors(spec), keys=keys))
+    for kind in ("longrope", "yarn"):
+        path = write_gguf(tmp_path / f"{kind}.gguf", spec, random_tensors(spec), keys={"rope.scaling.type": kind})
+        with pytest.raises(ModelError, match=f"scales RoPE by '{kind}'; supported in GGUF: none, linear, stored"):
+            GgufFile(path)
 
 
 def test_what_we_have_no_place_for_is_refused_by_name(tmp_path):
@@ -85,13 +108,15 @@ def test_what_we_have_no_place_for_is_refused_by_name(tmp_path):
         GgufFile(write_gguf(tmp_path / "a.gguf", spec, random_tensors(spec), extra=strange))
     with pytest.raises(ModelError, match=r"does not give llama\.attention\.head_count_kv"):
         GgufFile(write_gguf(tmp_path / "b.gguf", spec, random_tensors(spec), drop=("attention.head_count_kv",)))
-    writer = gguf.GGUFWriter(tmp_path / "c.gguf", "mamba")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with pytest.raises(ModelError, match="'mamba'"):
-        GgufFile(tmp_path / "c.gguf")
+    for architecture in ("mamba", "smollm3", "gemma3"):
+        path = tmp_path / f"{architecture}.gguf"
+        writer = gguf.GGUFWriter(path, architecture)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        with pytest.raises(ModelError, match=f"'{architecture}' model; supported in GGUF: llama, qwen2, qwen3"):
+            GgufFile(path)
 
 
 def test_a_broken_file_gets_a_sentence(tmp_path):

@@ -69,7 +69,7 @@ def test_rope_factors_of_llama_3_are_read(tmp_path):
 
 
 def test_a_llama_3_file_computes_what_its_config_asks_for(tmp_path):
-    """llama.cpp's converter stores the scaling as one divisor per frequency; through transformers' reader it is lost."""
+    """llama.cpp's converter stores the scaling of Llama 3.1 and later as one divisor per frequency."""
     rope = RopeSpec("llama3", theta=1e4, factor=8.0, original_max_positions=64)
     spec = small_spec(rope=rope, max_positions=512)
     base, source = 1e4 ** -(np.arange(0, 12, 2) / 12), random_tensors(spec)

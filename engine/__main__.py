@@ -198,10 +198,11 @@ def _let_waiting_threads_sleep() -> None:
 
 def _runtime(on_progress: OnProgress) -> LabRuntime:
     _let_waiting_threads_sleep()
+    from engine.runtime.kernels_choice import wanted_kernels
     from engine.runtime.lab import LabRuntime
     from engine.settings import settings
 
-    return LabRuntime(settings(), on_progress)
+    return LabRuntime(settings(), on_progress, wanted_kernels())
 
 
 def _execute(scenario: Scenario) -> Run:

@@ -35,6 +35,7 @@ class CppOps(TorchOps):
         self.weights = weights
         self.library = library
         self._compiled: CpuDecoder | None = None
+        self._is_packed = False
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """Raises: ModelError where int4 groups do not fit."""
@@ -64,11 +65,14 @@ class CppOps(TorchOps):
             return f"the C++ kernels compute in float32 and bfloat16 on a CPU; this model is in {decoder.dtype}"
         return _shape(decoder.spec).unsupported()
 
-    def compiled(self, decoder: Decoder) -> CpuDecoder:
-        """The decoder as one call. Effect: packs its weights at the first call (under a second per GB)."""
-        assert not self.why_not_compiled(decoder), self.why_not_compiled(decoder)
-        if self._compiled is None:
-            self._compiled = _compile(decoder, self.library)
+    def compiled(self, decoder: Decoder) -> CpuDecoder | None:
+        """The decoder as one call, None where it cannot be. Effect: packs its weights at the first call."""
+        if not self._is_packed:
+            self._is_packed = True
+            if self.why_not_compiled(decoder):
+                _pack_each(decoder)
+            else:
+                self._compiled = _compile(decoder, self.library)
         return self._compiled
 
 
@@ -93,7 +97,7 @@ class CppLinear:
             out = plain_linear(rows, _dequantized(self._plain), self._bias)
         return out.to(x.dtype).unflatten(0, x.shape[:-1])
 
-    def pack(self, arena: WeightArena, order=lambda rows: rows, undo=lambda out: out) -> PackedWeight:
+    def pack(self, arena: WeightArena | None = None, order=lambda rows: rows, undo=lambda out: out) -> PackedWeight:
         """``order`` rearranges the rows of a weight [N, ...], ``undo`` the columns of a result. Effect: once only."""
         plain, bias = self._plain, None if self._bias is None else order(self._bias)
         assert plain is not None, "a weight is packed once"
@@ -144,6 +148,14 @@ def _shape(spec: ModelSpec) -> DecoderShape:
         norm_eps=spec.rms_norm_eps,
         rope_scale=inverse_frequencies(spec.rope, spec.head_dim)[1],
     )
+
+
+def _pack_each(decoder: Decoder) -> None:
+    """Every product by itself, for a decoder that runs operation by operation."""
+    products = [getattr(layer, name) for layer in decoder.layers for name in ("qkv", "o", "gate_up", "down")]
+    for product in (*products, decoder.head):
+        if isinstance(product, CppLinear):
+            product.pack()
 
 
 def _compile(decoder: Decoder, library: CpuLibrary) -> CpuDecoder:

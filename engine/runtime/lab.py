@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,9 +20,11 @@ from engine.lab.device import describe_device
 from engine.lab.records import Header, Run, StepRecord
 from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUEST, Limits, Scenario, ScenarioError
 from engine.model.load import LoadedModel, list_models, load_model
+from engine.runtime.cpp_kernels import CppKernels
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.runtime.followers import Followers
+from engine.runtime.kernels_choice import KernelChoice, choose_kernels, kernels_of, make_executor, ops_of, settle
 from engine.runtime.prompts import prompt_token_ids
 from engine.runtime.serving import ServingEngine
 from engine.runtime.text import TextStream
@@ -94,26 +96,54 @@ class _Kept:
 class LabRuntime:
     """Owns the device. All calls come from one thread."""
 
-    def __init__(self, settings: Settings, on_progress: OnProgress = lambda stage, fraction, message: None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        on_progress: OnProgress = lambda stage, fraction, message: None,
+        kernels: str | None = "torch",
+    ) -> None:
+        """``kernels``: torch, triton, cpp, or None for the best there is. Raises: KernelsError.
+
+        Effect: on a CPU None and cpp start building the C++ kernels in the background; torch runs until they are there.
+        """
         self._settings = settings
         self._on_progress = on_progress
         self._kept = _Kept()
         self._device = describe_device("cuda" if torch.cuda.is_available() else "cpu")
         self._ceilings = load_cached(self._device)
+        self._kernels = kernels
+        self._cpp: CppKernels | None = None
+        if kernels in (None, "cpp") and self._device.type == "cpu":
+            self._cpp = CppKernels(settings.home / "kernels", self._device.threads)
+        else:
+            self._choice()  # refuses now what it would refuse later
         torch.set_num_threads(self._device.threads)
+
+    def _choice(self) -> KernelChoice:
+        """What runs the next model. Raises: KernelsError."""
+        device = torch.device(self._device.type)
+        if self._cpp is None:
+            return choose_kernels(self._kernels, device)
+        wanted = self._kernels if self._cpp.is_decided() else None
+        return choose_kernels(wanted, device, self._cpp.why)
 
     # ---- models ------------------------------------------------------------------------------------------------
 
     def load(self, model: str, dtype: str, weights: str | None = None) -> LoadedModel:
-        """A model, from memory if it was loaded before. Raises: ModelError."""
-        key = (model, dtype, weights)
+        """A model, from memory if it was loaded before for the kernels that run now. Raises: ModelError."""
+        choice, key = self._choice(), (model, dtype, weights)
         loaded = self._kept.models.pop(key, None)
+        if loaded is not None and kernels_of(loaded) != choice.name:
+            loaded = None  # the C++ kernels have come since
+            self._forget_executor()
         if loaded is None:
             while len(self._kept.models) >= NUM_MODELS_KEPT:
                 self._kept.models.pop(next(iter(self._kept.models)))
                 self._forget_executor()
+            ops = ops_of(choice, weights, self._cpp.library if self._cpp else None)
             models_dir = self._settings.models_dir
-            loaded = load_model(model, dtype, self._on_progress, weights=weights, models_dir=models_dir)
+            loaded = load_model(model, dtype, self._on_progress, weights=weights, models_dir=models_dir, ops=ops)
+            settle(loaded)
         self._kept.models[key] = loaded
         return loaded
 
@@ -152,7 +182,15 @@ class LabRuntime:
         """
         scenario, loaded = prepared.scenario, prepared.loaded
         executor = self._executor(loaded, scenario.limits, scenario.block_size, scenario.kv_dtype)
-        engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size)
+        namespace = f"{loaded.info.name}, {scenario.kv_dtype or scenario.dtype}"
+        engine = Engine(
+            executor,
+            scenario.policy,
+            scenario.limits,
+            scenario.block_size,
+            namespace=namespace,
+            speculation=scenario.speculation,
+        )
         requests = prepared.requests()
         followers = Followers(scenario, requests)
         streams = {
@@ -213,7 +251,7 @@ class LabRuntime:
         key = (id(loaded), limits.num_blocks, limits.max_requests, block_size, kv_dtype)
         if self._kept.executor is None or self._kept.executor_key != key:
             self._forget_executor()
-            self._kept.executor = TorchExecutor(loaded, limits, block_size, kv_dtype)
+            self._kept.executor = make_executor(loaded, limits, block_size, kv_dtype)
             self._kept.executor_key = key
         return self._kept.executor
 
@@ -274,6 +312,7 @@ class LabRuntime:
             "ceilings": self._ceilings.model_dump(mode="json") if self._ceilings else None,
             "models": list_models(self._settings.models_dir),
             "policies": list(POLICIES),
+            "kernels": asdict(self._choice()),
             "limits": {
                 "max_requests_per_scenario": MAX_REQUESTS_PER_SCENARIO,
                 "max_tokens_per_request": MAX_TOKENS_PER_REQUEST,

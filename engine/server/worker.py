@@ -38,10 +38,11 @@ def lab_runtime(model: str) -> RuntimeFactory:
     """A factory of the real runtime with ``model`` as its default. It imports torch when it is called, not before."""
 
     def make(on_progress: OnProgress) -> Runtime:
+        from engine.runtime.kernels_choice import wanted_kernels
         from engine.runtime.lab import LabRuntime
         from engine.settings import settings
 
-        return LabRuntime(replace(settings(), default_model=model), on_progress)
+        return LabRuntime(replace(settings(), default_model=model), on_progress, wanted_kernels())
 
     return make
 

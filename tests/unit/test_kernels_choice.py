@@ -44,6 +44,17 @@ def test_triton_that_cannot_be_had_is_one_sentence():
         choose_kernels("cuda", CPU)
 
 
+def test_cpp_on_a_cpu_where_it_is_built_and_why_not_elsewhere(a_gpu):
+    assert choose_kernels(None, CPU, why_no_cpp="") == choose_kernels("cpp", CPU, why_no_cpp="") == KernelChoice("cpp")
+    assert choose_kernels(None, CPU, why_no_cpp="no compiler") == KernelChoice("torch", "no compiler")
+    assert choose_kernels("torch", CPU, why_no_cpp="") == KernelChoice("torch")
+    assert choose_kernels(None, CUDA, why_no_cpp="") == KernelChoice("triton")
+    for device, missing in ((CPU, "no compiler"), (CUDA, "are for a CPU")):
+        with pytest.raises(KernelsError, match=missing) as caught:
+            choose_kernels("cpp", device, why_no_cpp="no compiler")
+        assert is_for_the_user(caught.value)
+
+
 def test_old_cards_and_a_missing_package_fall_back(a_gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert "7.5" in choose_kernels(None, CUDA).why
@@ -86,12 +97,12 @@ import kernels.twins, kernels.packing, kernels.costs, kernels.aot
 from engine.lab.scenario import Limits
 from engine.model.load import load_model
 from engine.runtime.engine import Engine
-from engine.runtime.kernels_choice import choose_kernels, make_executor
+from engine.runtime.kernels_choice import choose_kernels, make_executor, ops_of
 from engine.scheduling.requests import Request
 
-loaded = load_model("tiny-random", device="cpu")
+loaded = load_model("tiny-random", device="cpu", ops=ops_of(choose_kernels(None, torch.device("cpu")), None))
 limits = Limits(max_requests=2, max_batch_tokens=16, num_blocks=8)
-executor = make_executor(choose_kernels(None, torch.device("cpu")), loaded, limits, 16)
+executor = make_executor(loaded, limits, 16)
 engine = Engine(executor, "chunked", limits, 16)
 request = Request("r0", [5, 6, 7], max_tokens=4, ignore_eos=True)
 engine.add(request, None, frozenset())

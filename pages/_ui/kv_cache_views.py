@@ -173,10 +173,13 @@ def times(found: Pair) -> None:
             uncached_late=milliseconds(found.uncached.late_ms, lang),
         ),
         table=_times_table(found),
-        provenance=lambda: provenance(
-            found.cached.run, found.uncached.run, modelled=found.cached.modelled_ms is not None
-        ),
+        provenance=lambda: _both_runs(found),
     )
+
+
+def _both_runs(found: Pair) -> None:
+    note(t(f"{_NS}.first_left_out"))
+    provenance(found.cached.run, found.uncached.run, modelled=found.cached.modelled_ms is not None)
 
 
 def _times_table(found: Pair) -> pd.DataFrame:

@@ -6,6 +6,7 @@ word. Scales of quantized formats are left out and said to be. Three knobs: the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -170,30 +171,46 @@ def _growth(model: ModelInfo, positions: int) -> None:
             line={"color": palette.MODEL, "width": 4 if variant.built else 2, "dash": dash},
             hovertemplate="%{x}: %{y:.3g} " + unit_name + f"<extra>{escape(variant.name)}</extra>",
         )
+        if crossing > POSITIONS[-1]:
+            continue
         figure.add_scatter(
             x=[crossing],
             y=[kv_cache_bytes(variant.model, crossing, size) / unit],
-            mode="markers",
+            mode="markers+text",
+            text=[f"{crossing:,}"],
+            textposition="top left",
+            textfont={"size": 15},
             marker={"symbol": "circle-open", "size": 13, "color": palette.VERMILION, "line": {"width": 3}},
             showlegend=False,
             hovertemplate=f"{crossing:,}<extra></extra>",
         )
     figure.add_hline(y=model.weight_bytes / unit, line={"color": palette.PURPLE, "width": 3})
+    figure.add_annotation(
+        x=0.01,
+        xref="paper",
+        xanchor="left",
+        y=math.log10(model.weight_bytes / unit),
+        yanchor="bottom",
+        text=t(f"{_NS}.weights", size=byte_count(model.weight_bytes, lang)),
+        showarrow=False,
+        font={"size": 15},
+    )
     figure.add_vline(x=positions, line={"color": palette.GREY, "width": 1.5, "dash": "dot"})
     frame(figure, height=400, x=t(f"{_NS}.x_positions"), y=t(f"{_NS}.y_bytes", unit=unit_name))
     figure.update_xaxes(type="log", tickvals=list(POSITIONS[::2]), ticktext=[f"{n:,}" for n in POSITIONS[::2]])
     figure.update_yaxes(type="log", dtick=1)
-    built = next(i for i, variant in enumerate(shown) if variant.built)
     table = pd.DataFrame({t(f"{_NS}.x_positions"): POSITIONS})
     for variant in shown:
         table[variant.name] = [kv_cache_bytes(variant.model, n, size) for n in POSITIONS]
+    parts = [
+        t(f"{_NS}.from", name=variant.name, n=f"{crossing:,}")
+        for variant, crossing in zip(shown, crossings, strict=True)
+    ]
     sentence = t(
         f"{_NS}.outgrows",
         model=escape(model.name),
         weights=byte_count(model.weight_bytes, lang),
-        n=f"{crossings[built]:,}",
-        mha=f"{crossings[0]:,}",
-        mqa=f"{crossings[-1]:,}",
+        list=t(f"{_NS}.semicolon").join(parts),
     )
     charts.show(
         figure,

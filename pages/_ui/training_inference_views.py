@@ -278,7 +278,7 @@ def _side_by_side(found: ThreeWays) -> None:
             seconds(way.seconds / way.num_tokens, lang),
             flop_count(way.flops, lang),
             byte_count(way.num_bytes, lang),
-            f"{number(way.intensity, lang)} FLOP/byte",
+            number(way.intensity, lang),
         ]
     st.table(pd.DataFrame(columns), hide_index=True, border="horizontal", alt=t(f"{_NS}.table_alt"))
     provenance(found.run, modelled=True)

@@ -75,9 +75,8 @@ def test_a_lesson_is_complete(found):
 def test_the_bank_is_large_and_of_several_kinds(found):
     assert len(found.quiz) >= 8
     kinds = {item.kind for item in found.quiz}
-    assert kinds >= {"choice", "several", "number"}
-    if found.id not in ("prefill_decode", "batching"):  # the first two are older than these kinds
-        assert "order" in kinds and any(item.trace for item in found.quiz)
+    assert kinds == {"choice", "several", "number", "order"}
+    assert any(item.trace for item in found.quiz), "what happens next in this trace?"
     assert len(misconceptions_of(found.quiz)) >= 12
     for item in found.quiz:
         if isinstance(item, ChoiceItem):

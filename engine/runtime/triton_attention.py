@@ -20,13 +20,14 @@ DEFAULT_PROCESSORS = 132  # where there is no GPU to ask: an H100's
 class TritonAttention:
     """Attention of one step, callable once per layer (``engine.model.decoder.Attend``)."""
 
-    def __init__(self, cache: KVCache, batch: PagedBatch, num_processors: int) -> None:
-        """num_processors: of the GPU, over which the decode kernel spreads few rows."""
+    def __init__(self, cache: KVCache, batch: PagedBatch, longest_context: int, num_processors: int) -> None:
+        """The decode kernel spreads few rows over many processors: longest_context is what a row may grow to, not what
+        it has now, so that each number of rows has one number of parts, compiled before the clock starts.
+        """
         self.cache = cache
         self.batch = batch
-        self.num_splits = kernels.decode_splits(
-            batch.num_single, cache.slots.shape[3], batch.tables.shape[1] * cache.block_size, num_processors
-        )
+        num_kv_heads = cache.slots.shape[3]
+        self.num_splits = kernels.decode_splits(batch.num_single, num_kv_heads, longest_context, num_processors)
 
     def __call__(self, layer: int, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         """q: [T, Hq, D]; kv: [T, 2, Hk, D] -> [T, Hq * D]. Effect: stores kv in the step's slots of the layer."""

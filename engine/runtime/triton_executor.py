@@ -21,7 +21,10 @@ from engine.runtime.paged_batch import HostBatch, PagedBatch, host_batch, to_dev
 from engine.runtime.sampling import noise_seed, scores_of
 from engine.runtime.triton_attention import TritonAttention, num_processors
 from engine.scheduling.decision import Chunk
+from engine.scheduling.requests import Request
 from kernels import triton as kernels
+
+PREFILL_TILE_ROWS = (16, 32, 64, 640)  # (query, head) rows, one number for each tile that the prefill kernel has
 
 
 class TritonExecutor(TorchExecutor):
@@ -33,12 +36,14 @@ class TritonExecutor(TorchExecutor):
         """Raises: ScenarioError for a number of blocks that cannot be had here."""
         super().__init__(loaded, limits, block_size, seed=seed)
         self.backend: Backend = "eager"
-        self._processors = num_processors(loaded.decoder.device)
+        device = loaded.decoder.device
+        width = min(-(-loaded.max_positions // block_size), limits.num_blocks)  # blocks of the longest context
+        self._longest_context = width * block_size
+        self._processors = num_processors(device)
         self._graphs = None
         if recorder is not None:
-            width = min(-(-loaded.max_positions // block_size), limits.num_blocks)
             rows = min(limits.max_requests, limits.max_batch_tokens)
-            self._graphs = DecodeGraphs(self._compute, recorder, rows, width, loaded.decoder.device)
+            self._graphs = DecodeGraphs(self._compute, recorder, rows, width, device)
 
     def prepare(self, chunks: Sequence[Chunk]) -> HostBatch:
         """The step's numbers, still on the host: a graph has its own place for them. Pure."""
@@ -82,11 +87,25 @@ class TritonExecutor(TorchExecutor):
         return token_ids.tolist()
 
     def warm_up(self) -> None:
-        """Run each kind of step once and record the graphs. Effect: the first call may take seconds; writes no slot."""
+        """Compile every kernel that a run may need and record the graphs.
+
+        Effect: writes no slot. The first time takes up to a minute; compiled kernels are kept on disk by Triton.
+        """
         super().warm_up()
+        group = self.loaded.spec.group_size
+        for rows in PREFILL_TILE_ROWS:  # each size of tile is a kernel of its own
+            self._compute(to_device(self._padding_chunk(max(2, rows // group)), self.loaded.decoder.device))
         if self._graphs is not None:
             self._graphs.record_all()
 
+    def _padding_chunk(self, num_tokens: int) -> HostBatch:
+        """A chunk that is written nowhere and reads block 0, whatever that holds."""
+        blocks = [0] * -(-num_tokens // self.layout.block_size)
+        chunk = Chunk(
+            Request("warm-up", [0] * num_tokens, max_tokens=1), 0, num_tokens, "padding", blocks, samples=True
+        )
+        return host_batch([chunk], self.layout.block_size)
+
     def _compute(self, batch: PagedBatch) -> torch.Tensor:
-        attend = TritonAttention(self.cache, batch, self._processors)
+        attend = TritonAttention(self.cache, batch, self._longest_context, self._processors)
         return self.loaded.decoder.forward(batch.token_ids, batch.positions, batch.logit_rows, attend)

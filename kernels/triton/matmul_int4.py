@@ -120,7 +120,7 @@ def _matvec_int4(
     tl.store(out_ptr + n, out.to(out_ptr.dtype.element_ty), mask=n < num_outputs)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # changes from step to step
 def _linear_int4(
     x_ptr,
     packed_ptr,

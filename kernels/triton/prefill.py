@@ -138,7 +138,7 @@ def _attend_tile(
     return new_best, total, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])  # changes from step to step, and no load hangs on it
 def _attend_chunk(
     q_ptr, k_ptr, v_ptr, scale_ptr, table_ptr, context_ptr, start_ptr, out_ptr, score_scale,
     q_stride, slot_stride, table_stride,

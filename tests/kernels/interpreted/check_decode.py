@@ -10,6 +10,7 @@ from tests.kernels.interpreted.grid import grid, ids
 from tests.kernels.interpreted.paged import assert_decode, paged
 
 GRID = grid(
+    cycled=("int8", "num_splits", "poison"),
     cost=lambda case: case["head_dim"] * case["dtype"].itemsize,  # tiles hold fewer tokens, so there are more of them
     head_dim=[64, 80, 128],
     group=[1, 2, 3, 4, 7],

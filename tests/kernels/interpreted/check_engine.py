@@ -14,11 +14,13 @@ from engine.model.ops import TorchOps
 from engine.model.ops_triton import TritonOps
 from engine.model.spec import ModelSpec, RopeSpec
 from engine.model.weights import MemoryTensors, build_decoder, expected_shapes
+from engine.runtime import triton_executor
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.runtime.triton_executor import TritonExecutor
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
+from kernels.triton.prefill import prefill_tile
 
 LIMITS = Limits(max_requests=3, max_batch_tokens=8, num_blocks=6)
 BLOCK_SIZE = 4
@@ -28,9 +30,10 @@ class CallAgain:
     """A recorder without a GPU: its replay runs the function once more and puts the result where the first one was."""
 
     def __init__(self):
-        self.num_replays = 0
+        self.num_records = self.num_replays = 0
 
     def __call__(self, function):
+        self.num_records += 1
         out = function()
 
         def replay():
@@ -160,3 +163,22 @@ def test_bfloat16_logits_stay_near_torchs():
         executor = kind(model(ops, torch.bfloat16), LIMITS, BLOCK_SIZE, **extra)
         logits.append(executor.forward(executor.prepare([chunk])))
     assert (logits[0] - logits[1]).abs().max() < 0.05 * logits[1].abs().max()
+
+
+def test_warming_up_records_every_bucket_and_writes_nothing(monkeypatch):
+    monkeypatch.setattr(triton_executor, "PREFILL_TILE_ROWS", (16,))  # the others are as this one, and long
+    recorder = CallAgain()
+    executor = TritonExecutor(model(TritonOps(), num_layers=1), LIMITS, BLOCK_SIZE, recorder=recorder)
+    executor.cache.slots.normal_()
+    before = executor.cache.slots[:, : executor.cache.zero_slot].clone()
+    executor.warm_up()
+    assert torch.equal(executor.cache.slots[:, : executor.cache.zero_slot], before)
+    executor.warm_up()
+    assert recorder.num_records == 3, "buckets of 1, 2 and 3 rows, recorded once"
+
+
+def test_warming_up_reaches_every_tile_of_the_prefill_kernel():
+    for group in (1, 2, 3, 4, 7):
+        tiles = {prefill_tile(rows, group, 64, 2, False) for rows in range(2 * group, 2000, group)}
+        warmed = {max(2, rows // group) * group for rows in triton_executor.PREFILL_TILE_ROWS}
+        assert {prefill_tile(rows, group, 64, 2, False) for rows in warmed} == tiles

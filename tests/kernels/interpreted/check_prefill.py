@@ -15,6 +15,7 @@ def cost(case):
 
 
 GRID = grid(
+    cycled=("dtype", "int8"),
     cost=cost,
     num_queries=[1, 7, 64],
     prefix=["0", "1", "B-1", "B", "B+1", "1000"],
@@ -26,13 +27,17 @@ GRID = grid(
 )
 
 
+def check(kernels, case):
+    """One combination of the grid, with the launchers of ``kernels``."""
+    shape = {name: value for name, value in case.items() if name not in ("num_queries", "prefix")}
+    size, queries = shape["block_size"], case["num_queries"]
+    prefix = {"B-1": size - 1, "B": size, "B+1": size + 1}.get(case["prefix"]) or int(case["prefix"])
+    assert_prefill(kernels, paged([(queries, prefix + queries)], num_kv_heads=1, **shape))
+
+
 @pytest.mark.parametrize("case", GRID, ids=ids(GRID))
 def test_chunk_after_a_cached_prefix(case):
-    shape = {name: value for name, value in case.items() if name not in ("num_queries", "prefix")}
-    size = shape["block_size"]
-    prefix = {"B-1": size - 1, "B": size, "B+1": size + 1}.get(case["prefix"]) or int(case["prefix"].strip("B+-"))
-    queries = case["num_queries"]
-    assert_prefill(kernels, paged([(queries, prefix + queries)], num_kv_heads=1, **shape))
+    check(kernels, case)
 
 
 def test_chunks_of_all_lengths_side_by_side_with_padding():

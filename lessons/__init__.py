@@ -8,7 +8,8 @@ Adding a lesson takes new files only; nothing is registered. With ``<id>`` for i
 * ``lessons/<id>/quiz.yaml``      the bank: choice, several, number, order; any of them may show a ``trace``
 * ``lessons/<id>/facts.py``       ``facts(runs)``, ``sections(runs)``, ``prediction_answers(runs)``; raise FactsError
 * ``lessons/<id>/items.py``       ``GENERATORS``: questions made from Runs; their words in ``generated.yaml``
-* ``lessons/<id>/scenarios.py``   the workloads, as Scenarios
+* ``lessons/<id>/scenarios.py``   the workloads, as Scenarios; ``later(...)`` for parts made from earlier Runs
+* ``lessons/<id>/claims.py, claims.yaml``   the source's claims that it checks, if any (``lessons.claims``)
 * ``pages/p_<id>.py``             the page; it is in the navigation as soon as lesson and page exist
 * ``pages/_ui/<id>_views.py``     its pictures; ``pages/_ui/text/{en,zh}/<id>.yaml`` its words, keys ``<id>.*``
 * ``tests/unit/lesson_cases/<id>.py``   Runs for its tests and an independent checker of its items (see the package)

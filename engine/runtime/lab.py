@@ -28,7 +28,7 @@ from engine.runtime.kernels_choice import KernelChoice, choose_kernels, kernels_
 from engine.runtime.prompts import prompt_token_ids
 from engine.runtime.serving import ServingEngine
 from engine.runtime.text import TextStream
-from engine.runtime.training import probe_training_step
+from engine.runtime.training import probe_training_step, require_training_fits
 from engine.runtime.versions import versions
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.requests import Request
@@ -167,6 +167,8 @@ class LabRuntime:
                     "max_tokens",
                 )
             prompts.append(ids)
+        if scenario.probes:
+            require_training_fits(loaded, num_prompt_tokens)  # of the last request
         return PreparedRun(scenario, loaded, tuple(prompts))
 
     def run(

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 import torch.nn.functional as F
 
 from engine.lab.probes import TrainingStep, training_flops
 from engine.lab.records import ModelInfo
-from engine.lab.scenario import Scenario
+from engine.lab.scenario import Scenario, ScenarioError
 from engine.model.decoder import Decoder, Layer
 from engine.model.load import LoadedModel, load_model
 from engine.model.ops import TorchOps
@@ -28,6 +29,7 @@ from engine.scheduling.requests import Request
 
 MAX_PASSES = 7
 MIN_PASSES = 3
+MAX_TRAINED_TOKENS = 1_024
 ENOUGH_S = 4.0  # no further pass is begun after this
 Seconds = tuple[float, float]  # of the forward and of the backward pass
 
@@ -128,6 +130,29 @@ def probe_training_step(
     decoder = trainable(scenario.model, scenario.dtype, models_dir, loaded.decoder.device)
     written = range(first_written, end_written)
     return measure_training_step(decoder, loaded.info, last.request_id, last.prompt_token_ids, written, should_stop)
+
+
+def require_training_fits(loaded: LoadedModel, num_tokens: int) -> None:
+    """Whether a step on so many tokens can be measured beside the engine. Raises: ScenarioError before anything runs.
+
+    It needs the weights once more, a gradient for each, and for every token its logits, their softmax and gradient.
+    """
+    if num_tokens > MAX_TRAINED_TOKENS:
+        raise ScenarioError(
+            f"the probe training_step would learn from {num_tokens} tokens; allowed: up to {MAX_TRAINED_TOKENS}, "
+            "so shorten the text or leave the probe out",
+            "probes",
+        )
+    decoder, info = loaded.decoder, loaded.info
+    needed = 2 * info.num_parameters * decoder.dtype.itemsize + 12 * num_tokens * info.vocab_size
+    on_gpu = decoder.device.type == "cuda"
+    free = torch.cuda.mem_get_info(decoder.device)[0] if on_gpu else psutil.virtual_memory().available
+    if needed > free:
+        raise ScenarioError(
+            f"the probe training_step needs {needed / 1e9:.2f} GB of memory for {info.name} and {free / 1e9:.2f} GB "
+            "are free; use a smaller model or leave the probe out",
+            "probes",
+        )
 
 
 def trainable(model: str, dtype: str, models_dir: Path, device: torch.device) -> Decoder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ import torch.nn.functional as F
 from engine.lab.check import check_run
 from engine.lab.probes import TrainingStep, training_flops, training_step
 from engine.lab.records import ModelInfo, Run
-from engine.lab.scenario import Scenario
+from engine.lab.scenario import Scenario, ScenarioError
 from engine.model.weights import build_decoder, num_decode_parameters, num_parameters
+from engine.runtime import training
 from engine.runtime.lab import LabRuntime, RunCancelled
 from engine.runtime.training import PlainOps, forward, measure_training_step, parameters
 from engine.settings import Settings
@@ -199,6 +201,15 @@ def test_a_run_that_is_stopped_in_its_probe_keeps_nothing(runtime: LabRuntime) -
             lambda record, deltas: steps.append(record),
             lambda: len(steps) == 13,  # only after the last step
         )
+
+
+def test_a_text_that_is_too_long_or_does_not_fit_is_refused_before_the_run(runtime: LabRuntime, monkeypatch) -> None:
+    long = [{"prompt": "Once", "num_prompt_tokens": 1_025, "max_tokens": 1}]
+    with pytest.raises(ScenarioError, match="would learn from 1025 tokens; allowed: up to 1024"):
+        runtime.prepare(scenario(requests=long))
+    monkeypatch.setattr(training.psutil, "virtual_memory", lambda: SimpleNamespace(available=1_000_000))
+    with pytest.raises(ScenarioError, match="training_step needs"):
+        runtime.prepare(scenario())
 
 
 def test_plain_weights_stay_in_sight() -> None:

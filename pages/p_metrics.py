@@ -1,10 +1,10 @@
-"""Metrics and the throughput-latency curve: one request alone, a full batch, then five loads sized by that batch."""
+"""Metrics and the throughput-latency curve: one request alone, full batches, then five loads sized by them."""
 
 import streamlit as st
 
 from lessons.catalog import lesson as find_lesson
 from lessons.metrics import scenarios
-from lessons.metrics.facts import places as places_of
+from lessons.metrics.sweep import places as places_of
 from pages._ui import claims_table, explain, jobs, layout, links, metrics_views, prediction, quiz_form, session, study
 from pages._ui.badges import note
 from pages._ui.i18n import language, t

@@ -19,6 +19,7 @@ from lessons.metrics.sweep import (
     loads,
     mean_gap_s,
     modelled_queue_s,
+    places,
     service_s,
     slowest_start,
 )
@@ -86,10 +87,6 @@ def facts(runs: Runs) -> dict[str, Fact]:
     return values | _lone_facts(runs) | _queue_facts(runs, high) | _little_facts(found) | _gap_facts(high)
 
 
-def places(run: Run) -> int:
-    return int(run.header.scenario["limits"]["max_requests"])
-
-
 def _lone_facts(runs: Runs) -> dict[str, Fact]:
     run, record = lone(runs)
     metrics = request_metrics(record)
@@ -112,7 +109,7 @@ def _lone_facts(runs: Runs) -> dict[str, Fact]:
 def _queue_facts(runs: Runs, high: Load) -> dict[str, Fact]:
     """Waiting at the highest load, measured and as a plain queue would have it."""
     held_s = service_s(runs)
-    modelled_s = modelled_queue_s(high.run, places(high.run), held_s)
+    modelled_s = modelled_queue_s(high.run, held_s)
     worst = slowest_start(high.run)
     return {
         "queue_ms": 1e3 * high.queue_s,

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from engine.lab.metrics import all_request_metrics, request_metrics
 from engine.lab.records import RequestRecord, Run, StepRecord
 from lessons.generated import Draft, Generator, tpot_draft
-from lessons.metrics.facts import places
-from lessons.metrics.sweep import Load, loads
+from lessons.metrics.sweep import Load, loads, places
 from lessons.text import format_number
 
 Runs = Mapping[str, Run]

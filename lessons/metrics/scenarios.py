@@ -1,7 +1,7 @@
-"""The workloads of the metrics lesson: one request alone, a full batch at once, then like requests at several loads.
+"""The workloads of the metrics lesson: one request alone, two full batches, then like requests at several loads.
 
 It decides how a load is offered (an open loop: requests arrive by a clock, whatever the engine has done) and how large
-each is, from the capacity that the full batch has shown. A sweep so fits a laptop and a data-centre card alike, and
+each is, from the capacity that the full batches have shown. A sweep so fits a laptop and a data-centre card alike, and
 stays under a minute. Arrivals are a seeded Poisson process, given its number and its first and last arrival: their mean
 rate is exactly the load that is asked for. It never runs anything.
 """
@@ -25,8 +25,9 @@ ROLES = ("alone", "burst", *SHARES)
 PROMPT_TOKENS = 24
 OUTPUT_TOKENS = 16
 NUM_BLOCKS = 96
-WINDOW_S = 6.0  # for so long requests arrive, unless there are too few or too many of them
-LONGEST_WINDOW_S = 9.0
+NUM_BATCHES = 2  # full batches, one after the other, from which the capacity is taken
+WINDOW_S = 5.0  # for so long requests arrive, unless there are too few or too many of them
+LONGEST_WINDOW_S = 8.0
 FEWEST, MOST = 4, 96  # requests of one load
 
 _PROMPTS: dict[Lang, tuple[str, ...]] = {
@@ -51,8 +52,8 @@ def alone(places: int = 8, dtype: DType = "float32", lang: Lang = "en", *, model
 
 
 def burst(places: int = 8, dtype: DType = "float32", lang: Lang = "en", *, model: str = DEFAULT_MODEL) -> Scenario:
-    """As many requests as there are places, all at once: what the device carries at most. Raises: ScenarioError."""
-    return _scenario("burst", [0.0] * places, places, dtype, lang, model)
+    """Twice as many requests as there are places, all at once: what the device carries. Raises: ScenarioError."""
+    return _scenario("burst", [0.0] * (NUM_BATCHES * places), places, dtype, lang, model)
 
 
 def load(
@@ -83,16 +84,16 @@ def arrivals(count: int, window_s: float, seed: int) -> list[float]:
 
 
 def later(label: str, asked: Mapping[str, Any], runs: Mapping[str, Run]) -> Scenario:
-    """A load of the sweep, sized by the Run of the full batch (see ``lessons.later``). Raises: FactsError."""
+    """A load of the sweep, sized by the Run of the full batches (see ``lessons.later``). Raises: FactsError."""
     return load(label, capacity_rps(runs), int(asked["places"]), asked["dtype"], asked["lang"], int(asked["seed"]))
 
 
 def capacity_rps(runs: Mapping[str, Run]) -> float:
-    """Requests per second that the device carries with all places taken, from the full batch. Raises: FactsError."""
+    """Requests per second that the device carries with all places taken, from the full batches. Raises: FactsError."""
     run = runs.get("burst")
     span = makespan_s(run) if run is not None else None
     if not span or any(r.completion_s is None or r.finish_reason == "abort" for r in run.requests):
-        raise FactsError("there is no finished run of a full batch yet; run the whole study")
+        raise FactsError("there is no finished run of full batches yet; run the whole study")
     return len(run.requests) / span
 
 

@@ -92,12 +92,17 @@ def knee(found: Sequence[Load]) -> Load | None:
 # ------------------------------------------------------------------ the model beside the measurement
 def service_s(runs: Mapping[str, Run]) -> float:
     """Seconds a request holds its place when all places are taken: places ÷ capacity. Pure. Raises: FactsError."""
-    return len(runs["burst"].requests) / capacity_rps(runs)
+    return places(runs["burst"]) / capacity_rps(runs)
 
 
-def modelled_queue_s(run: Run, places: int, held_s: float) -> float:
-    """Mean wait if each request held one of ``places`` places for ``held_s`` seconds, with the Run's arrivals. Pure."""
-    free = [0.0] * places
+def places(run: Run) -> int:
+    """How many requests one step may serve. Pure."""
+    return int(run.header.scenario["limits"]["max_requests"])
+
+
+def modelled_queue_s(run: Run, held_s: float) -> float:
+    """Mean wait if each request held one of the places for ``held_s`` seconds, with the Run's arrivals. Pure."""
+    free = [0.0] * places(run)
     waits = []
     for arrival in sorted(r.arrival_s for r in run.requests):
         start = max(arrival, heapq.heappop(free))

@@ -64,9 +64,9 @@ def lifelines(lines: Sequence[Lifeline], words: Mapping[str, str]) -> go.Figure:
         showlegend=False,
     )
     for line in lines:
-        for at, text in ((line.ttft_ms, words["ttft"]), (line.token_ms[-1], words["e2e"])):
+        for at, text, shift in ((line.ttft_ms, words["ttft"], -36), (line.token_ms[-1], words["e2e"], 36)):
             figure.add_annotation(
-                x=at, y=line.name, text=text, showarrow=False, yshift=32, xanchor="right", font={"size": 14}
+                x=at, y=line.name, text=text, showarrow=False, yshift=shift, xanchor="center", font={"size": 14}
             )
     frame(figure, height=150 + 100 * len(lines), x=words["x"], y="")
     figure.update_layout(barmode="overlay")
@@ -235,6 +235,7 @@ def goodput(points: Sequence[LoadPoint], best: int | None, words: Mapping[str, s
             name=words[name],
             line={"color": colour, "width": 3, "dash": dash},
             marker={"symbol": symbol, "size": 11, "color": colour},
+            cliponaxis=False,
             hovertemplate="%{x:.3g}: %{y:.3g}<extra>" + words[name] + "</extra>",
         )
     if best is not None:

@@ -15,14 +15,14 @@ import streamlit as st
 from engine.lab.metrics import goodput, request_metrics, token_times
 from engine.lab.records import RequestRecord, Run
 from lessons.facts_error import FactsError
-from lessons.metrics.facts import facts, lone, places
+from lessons.metrics.facts import facts, lone
 from lessons.metrics.scenarios import OUTPUT_TOKENS, capacity_rps
 from lessons.metrics.sweep import Load, knee, loads, modelled_queue_s, service_s, slowest_start
 from pages._ui import charts, compare, metrics_charts
 from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.metrics_charts import Lifeline, LoadPoint
-from pages._ui.units import byte_count, factor, milliseconds, number, percent
+from pages._ui.units import byte_count, milliseconds, number, percent
 
 _NS = "metrics"
 
@@ -33,10 +33,10 @@ def load_points(runs: Mapping[str, Run], ttft_s: float = float("inf"), tpot_s: f
     alone_ttft_s = request_metrics(lone(runs)[1]).ttft_s
     found = []
     for load in loads(runs):
-        wait_s = modelled_queue_s(load.run, places(load.run), service_s(runs))
+        wait_s = modelled_queue_s(load.run, service_s(runs))
         found.append(
             LoadPoint(
-                label=factor(round(load.offered_rps / capacity, 2), language()),
+                label=f"{number(round(load.offered_rps / capacity, 2), language(), 2)}×",
                 offered_rps=load.offered_rps,
                 requests_per_s=load.requests_per_s,
                 tokens_per_s=load.tokens_per_s,

@@ -57,19 +57,35 @@ class DTypeName(StrEnum):
     float16 = "float16"
 
 
+class KernelsName(StrEnum):
+    torch = "torch"
+    triton = "triton"
+    cpp = "cpp"
+
+
 class CsvTable(StrEnum):
     steps = "steps"
     requests = "requests"
+
+
+KernelsOption = Annotated[
+    KernelsName | None,
+    typer.Option(
+        help="Kernels that run the model; default: triton on a GPU, cpp on a CPU, torch where neither can be."
+    ),
+]
 
 
 @cli.command()
 def serve(
     port: Annotated[int | None, typer.Option(help="Port on 127.0.0.1; default 8600.", min=1, max=65_535)] = None,
     model: Annotated[str | None, typer.Option(help="The model to serve; `models` lists them.")] = None,
+    kernels: KernelsOption = None,
     exit_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Serve the OpenAI API and the lab API on this machine."""
     from engine.server import app
+    from engine.server.worker import lab_runtime
     from engine.settings import settings
 
     with sentences():
@@ -82,7 +98,8 @@ def serve(
             raise typer.Exit(PORT_TAKEN) from None
         if not exit_with_parent:
             _say(f"engine at http://{app.HOST}:{sock.getsockname()[1]} (Ctrl-C stops it)")
-        code = app.serve(sock, model or config.default_model, exit_with_parent=exit_with_parent)
+        served = model or config.default_model
+        code = app.serve(sock, served, lab_runtime(served, kernels), exit_with_parent=exit_with_parent)
     raise typer.Exit(code)
 
 
@@ -90,6 +107,7 @@ def serve(
 def run(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (JSON).")],
     out: Annotated[Path, typer.Option(help="Where the Run file is written.")],
+    kernels: KernelsOption = None,
 ) -> None:
     """Run a scenario on this device and write its Run; the last line printed is a JSON summary."""
     with sentences():
@@ -97,7 +115,7 @@ def run(
 
         _check_writable(out)
         wanted = Scenario.load(scenario)
-        result = _execute(wanted)
+        result = _execute(wanted, kernels)
         result.save(out)
         print(json.dumps(_summary(result, out), ensure_ascii=False))
 
@@ -196,16 +214,16 @@ def _let_waiting_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def _runtime(on_progress: OnProgress) -> LabRuntime:
+def _runtime(on_progress: OnProgress, kernels: str | None = None) -> LabRuntime:
     _let_waiting_threads_sleep()
     from engine.runtime.kernels_choice import wanted_kernels
     from engine.runtime.lab import LabRuntime
     from engine.settings import settings
 
-    return LabRuntime(settings(), on_progress, wanted_kernels())
+    return LabRuntime(settings(), on_progress, str(kernels) if kernels else wanted_kernels())
 
 
-def _execute(scenario: Scenario) -> Run:
+def _execute(scenario: Scenario, kernels: str | None) -> Run:
     """Load, run, return the Run. Effect: progress on stderr."""
     total_tokens = sum(request.max_tokens for request in scenario.requests)
     num_tokens = 0
@@ -216,7 +234,7 @@ def _execute(scenario: Scenario) -> Run:
             num_tokens += len(record.outputs)
             on_progress("run", num_tokens / total_tokens, f"step {record.step}, {num_tokens} of {total_tokens} tokens")
 
-        runtime = _runtime(on_progress)
+        runtime = _runtime(on_progress, kernels)
         prepared = runtime.prepare(scenario)
         return runtime.run(prepared, f"run-{secrets.token_hex(6)}", on_step, lambda: False).run
 

@@ -36,14 +36,20 @@ class TritonExecutor(TorchExecutor):
         """Raises: ScenarioError for a number of blocks that cannot be had here."""
         super().__init__(loaded, limits, block_size, seed=seed)
         self.backend: Backend = "eager"
-        device = loaded.decoder.device
+        device, cache = loaded.decoder.device, self.cache
         width = min(-(-loaded.max_positions // block_size), limits.num_blocks)  # blocks of the longest context
-        self._longest_context = width * block_size
-        self._processors = num_processors(device)
+        processors = num_processors(device)
+
+        # Not a method: graphs that held this executor would keep its cache until Python looks for cycles.
+        def compute(batch: PagedBatch) -> torch.Tensor:
+            attend = TritonAttention(cache, batch, width * block_size, processors)
+            return loaded.decoder.forward(batch.token_ids, batch.positions, batch.logit_rows, attend)
+
+        self._compute = compute
         self._graphs = None
         if recorder is not None:
             rows = min(limits.max_requests, limits.max_batch_tokens)
-            self._graphs = DecodeGraphs(self._compute, recorder, rows, width, device)
+            self._graphs = DecodeGraphs(compute, recorder, rows, width, device)
 
     def prepare(self, chunks: Sequence[Chunk]) -> HostBatch:
         """The step's numbers, still on the host: a graph has its own place for them. Pure."""
@@ -105,7 +111,3 @@ class TritonExecutor(TorchExecutor):
             Request("warm-up", [0] * num_tokens, max_tokens=1), 0, num_tokens, "padding", blocks, samples=True
         )
         return host_batch([chunk], self.layout.block_size)
-
-    def _compute(self, batch: PagedBatch) -> torch.Tensor:
-        attend = TritonAttention(self.cache, batch, self._longest_context, self._processors)
-        return self.loaded.decoder.forward(batch.token_ids, batch.positions, batch.logit_rows, attend)

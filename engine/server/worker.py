@@ -34,15 +34,20 @@ SERVING_DTYPE = "float32"
 State = Literal["starting", "loading", "ready", "failed"]
 
 
-def lab_runtime(model: str) -> RuntimeFactory:
-    """A factory of the real runtime with ``model`` as its default. It imports torch when it is called, not before."""
+def lab_runtime(model: str, kernels: str | None = None) -> RuntimeFactory:
+    """A factory of the real runtime with ``model`` as its default. It imports torch when it is called, not before.
+
+    ``kernels``: torch, triton or cpp; None is what the environment asks for, or the best there is.
+    """
 
     def make(on_progress: OnProgress) -> Runtime:
         from engine.runtime.kernels_choice import wanted_kernels
         from engine.runtime.lab import LabRuntime
         from engine.settings import settings
 
-        return LabRuntime(replace(settings(), default_model=model), on_progress, wanted_kernels())
+        return LabRuntime(
+            replace(settings(), default_model=model), on_progress, str(kernels) if kernels else wanted_kernels()
+        )
 
     return make
 

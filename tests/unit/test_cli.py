@@ -25,7 +25,7 @@ from tests.unit.lab_runs import chunked_scenario, make_run
 @pytest.fixture
 def knobs(monkeypatch) -> Knobs:
     made = Knobs(step_s=0)
-    monkeypatch.setattr(command_line, "_runtime", lambda on_progress: FakeRuntime(made, on_progress))
+    monkeypatch.setattr(command_line, "_runtime", lambda on_progress, kernels=None: FakeRuntime(made, on_progress))
     return made
 
 

@@ -128,3 +128,16 @@ assert not [name for name in sys.modules if name.startswith(("kernels.triton", "
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_the_command_line_says_why_it_cannot_take_triton(tmp_path):
+    scenario = tmp_path / "scenario.json"
+    scenario.write_text('{"model": "tiny-random", "requests": [{"prompt": "hello", "max_tokens": 2}]}')
+    command = [sys.executable, "-m", "engine", "run", str(scenario), "--out", str(tmp_path / "run.jsonl")]
+    done = subprocess.run([*command, "--kernels", "triton"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and not (tmp_path / "run.jsonl").exists()
+    assert done.stderr.strip() == (
+        "engine: kernels is 'triton', but the Triton kernels need an NVIDIA GPU and there is none here; "
+        "take torch or leave it out"
+    )

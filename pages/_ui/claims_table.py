@@ -15,7 +15,7 @@ from pages._ui.badges import badge
 from pages._ui.i18n import language, t
 from pages._ui.prose import mend
 
-_LOOK = {
+LOOK = {
     "holds": ("green", "check_circle"),
     "holds_when": ("orange", "rule"),
     "does_not_hold": ("red", "cancel"),
@@ -44,5 +44,5 @@ def card(claim: Claim) -> None:
 
 def verdict(claim: Claim) -> str:
     """The verdict in a few words, with its sign. Markdown."""
-    colour, icon = _LOOK[claim.verdict]
+    colour, icon = LOOK[claim.verdict]
     return f":{colour}[:material/{icon}: **{t(f'claims.{claim.verdict}')}**]"

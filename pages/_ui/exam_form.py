@@ -14,7 +14,7 @@ import streamlit as st
 
 from engine.lab.records import Run
 from lessons.catalog import lesson as find_lesson
-from lessons.exam import Mark, Question, Result, draw, mark_sheet
+from lessons.exam import SUMMARY, Mark, Question, Result, draw, mark_sheet
 from lessons.quiz import public_view
 from pages._ui import quiz_form, session
 from pages._ui.badges import badge, escape, note
@@ -85,7 +85,9 @@ def _open_sheet(kept: Mapping[str, Any], sheet: tuple[Question, ...]) -> None:
                 prompt = f"**{index}.** {mend(view['prompt'])}"
                 given[item.id] = quiz_form.field(view, prompt, f"exam:{kept['attempt']}:{item.id}", None)
         sent = st.form_submit_button(t("exam.submit"), type="primary", icon=":material/assignment_turned_in:")
-    if sent:
+    if sent and not _given(given):
+        st.warning(t("exam.empty"), icon=":material/edit_off:")
+    elif sent:
         _submit(kept, sheet, given)
         st.rerun()
 
@@ -101,9 +103,14 @@ def _origin(question: Question) -> None:
     note(" · ".join(parts))
 
 
-def _submit(kept: Mapping[str, Any], sheet: tuple[Question, ...], given: Mapping[str, Any]) -> None:
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in which something stands. Pure."""
+    return {item_id: value for item_id, value in fields.items() if value not in (None, "", [])}
+
+
+def _submit(kept: Mapping[str, Any], sheet: tuple[Question, ...], fields: Mapping[str, Any]) -> None:
     """Grade the sheet. Effect: answers and marks are stored, each with the lesson it belongs to."""
-    answers = {item_id: value for item_id, value in given.items() if value not in (None, "", [])}
+    answers = _given(fields)
     result = mark_sheet(sheet, answers)
     store, learner = session.store(), session.learner()
     for mark in result.marks:
@@ -134,9 +141,8 @@ def _report(result: Result, pages: Mapping[str, st.Page]) -> None:
             f"- :material/{icon}: {t('exam.lesson_score', lesson=title, got=number(round(got, 2), lang), n=count)}"
         )
     st.markdown("\n".join(lines))
-    weak = [
-        lesson_id for lesson_id, (got, count) in result.by_lesson.items() if got < WEAK * count and lesson_id in pages
-    ]
+    weak = [lesson_id for lesson_id, (got, count) in result.by_lesson.items() if got < WEAK * count]
+    weak = [lesson_id for lesson_id in weak if lesson_id in pages and lesson_id != SUMMARY]  # this is its page
     if weak:
         st.markdown(t("exam.repeat"))
         for lesson_id in weak:
@@ -148,7 +154,8 @@ def _marked(index: int, mark: Mark, answer: Any) -> None:
     item, lang = mark.question.item, language()
     icon = "check_circle" if mark.grade.correct else "cancel" if mark.answered else "help"
     first = mend(item.prompt[lang]).split("\n")[0]
-    with st.expander(f"**{index}.** {first}", icon=f":material/{icon}:", key=f"exam_mark_{index}"):
+    wrong = mark.answered and not mark.grade.correct
+    with st.expander(f"**{index}.** {first}", icon=f":material/{icon}:", expanded=wrong, key=f"exam_mark_{index}"):
         _origin(mark.question)
         if "\n" in item.prompt[lang].strip():
             st.markdown(mend(item.prompt[lang]))

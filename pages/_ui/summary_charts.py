@@ -13,8 +13,9 @@ from plotly.subplots import make_subplots
 
 from pages._ui import palette
 from pages._ui.charts import _layout as frame
+from pages._ui.roofline_charts import _log_axis as log_axis
 
-_COLOURS = {"prefill": palette.PREFILL, "decode": palette.DECODE}
+_LOOKS = {"prefill": (palette.PREFILL, "circle"), "decode": (palette.DECODE, "square")}
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,19 @@ class StepBar:
 def steps(bars: Sequence[StepBar], modelled_blocks: int, words: Mapping[str, str]) -> go.Figure:
     """Above, the time of every step; below, the blocks in use after it and what the formula says for the fullest.
 
+    The times stand on a logarithmic axis: a prompt takes many times as long as a token.
     ``words``: prefill, decode, modelled, blocks, formula, x, y_time, y_blocks.
     """
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.1, row_heights=[0.58, 0.42])
-    for kind in ("prefill", "decode"):
+    for kind, (colour, symbol) in _LOOKS.items():
         chosen = [bar for bar in bars if bar.kind == kind]
         if chosen:
-            figure.add_bar(
+            figure.add_scatter(
                 x=[bar.step for bar in chosen],
                 y=[bar.ms for bar in chosen],
+                mode="markers",
                 name=words[kind],
-                marker={"color": _COLOURS[kind]},
+                marker={"color": colour, "symbol": symbol, "size": 9},
                 hovertemplate="%{x}: %{y:.3g} ms<extra>" + words[kind] + "</extra>",
                 row=1,
                 col=1,
@@ -54,7 +57,7 @@ def steps(bars: Sequence[StepBar], modelled_blocks: int, words: Mapping[str, str
             mode="lines+markers",
             name=words["modelled"],
             line={"color": palette.MODEL, "width": 2, "dash": "dash"},
-            marker={"symbol": "circle-open", "size": 7, "color": palette.MODEL, "line": {"width": 2}},
+            marker={"symbol": "circle-open", "size": 6, "color": palette.MODEL, "line": {"width": 2}},
             hovertemplate="%{x}: %{y:.3g} ms<extra>" + words["modelled"] + "</extra>",
             row=1,
             col=1,
@@ -81,9 +84,10 @@ def steps(bars: Sequence[StepBar], modelled_blocks: int, words: Mapping[str, str
         col=1,
     )
     frame(figure, height=560, x="", y="")
-    figure.update_layout(barmode="overlay")
     figure.update_xaxes(title_text=words["x"], row=2, col=1)
     figure.update_xaxes(showticklabels=True, row=1, col=1)
-    figure.update_yaxes(title_text=words["y_time"], rangemode="tozero", row=1, col=1)
+    times = [ms for bar in bars for ms in (bar.ms, bar.modelled_ms) if ms]
+    log_axis(lambda **axis: figure.update_yaxes(row=1, col=1, **axis), min(times) / 1.5, max(times) * 1.5)
+    figure.update_yaxes(title_text=words["y_time"], row=1, col=1)
     figure.update_yaxes(title_text=words["y_blocks"], range=[0, 1.15 * max(modelled_blocks, 1)], row=2, col=1)
     return figure

@@ -95,16 +95,16 @@ def claims(model: ModelInfo, runs: CourseRuns, pages: Mapping[str, st.Page]) -> 
 
 
 def _overview(rows: tuple[Row, ...], model: ModelInfo) -> None:
+    """Four columns: more cannot be read on a phone. The verdict stands beside the name."""
     lang = language()
     frame = pd.DataFrame(
         {
-            t(f"{_NS}.col_claim"): [f"**{row.claim.id}** {row.name[lang]}" for row in rows],
+            t(f"{_NS}.col_claim"): [f"**{row.claim.id}** {row.name[lang]} {_short(row)}" for row in rows],
             t(f"{_NS}.col_source"): [row.source[lang] for row in rows],
             f"{t(f'{_NS}.col_ours')} {badge('modelled')}": [row.ours[lang] for row in rows],
             f"{t(f'{_NS}.col_here')} {badge('measured')}": [
                 row.here[lang] if row.here else t(f"{_NS}.not_yet") for row in rows
             ],
-            t(f"{_NS}.col_verdict"): [claims_table.verdict(row.claim) for row in rows],
         }
     )
     with st.container(key="claims_table"):
@@ -113,6 +113,13 @@ def _overview(rows: tuple[Row, ...], model: ModelInfo) -> None:
     used = {run.run_id: run for row in rows for run in row.runs}
     if used:
         provenance(*used.values())
+        note(t(f"{_NS}.here_where", model=escape(next(iter(used.values())).header.model.name)))
+
+
+def _short(row: Row) -> str:
+    """The verdict in a word. Markdown."""
+    colour, icon = claims_table.LOOK[row.claim.verdict]
+    return f":{colour}[:material/{icon}: {t(f'{_NS}.verdict_{row.claim.verdict}')}]"
 
 
 def _missing(rows: tuple[Row, ...], pages: Mapping[str, st.Page]) -> None:
@@ -121,14 +128,11 @@ def _missing(rows: tuple[Row, ...], pages: Mapping[str, st.Page]) -> None:
     if not lacking:
         return
     lang = language()
-    st.markdown(t(f"{_NS}.missing"))
+    st.markdown(mend(t(f"{_NS}.missing")))
     for lesson_id in lacking:
-        ids = ", ".join(row.claim.id for row in rows if row.here is None and row.measured_in == lesson_id)
-        label = (
-            f"{ids}: {find_lesson(lesson_id).title[lang]}"
-            if lang == "en"
-            else (f"{ids}：{find_lesson(lesson_id).title[lang]}")
-        )
+        ids = [row.claim.id for row in rows if row.here is None and row.measured_in == lesson_id]
+        listed = ", ".join(ids) if lang == "en" else "、".join(ids)
+        label = t(f"{_NS}.measures", claims=listed, lesson=find_lesson(lesson_id).title[lang])
         if lesson_id in pages:
             st.page_link(pages[lesson_id], label=label)
         else:

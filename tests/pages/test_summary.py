@@ -37,6 +37,8 @@ def test_the_table_has_all_claims_and_names_the_lessons_that_measure_them(lab) -
         frame = claims_frame(at)
         assert [cell.split("**")[1] for cell in frame.iloc[:, 0]] == list(OWNERS)
         assert set(frame.iloc[:, 3]) == {translate(lang, "summary.not_yet")}
+        words = [translate(lang, f"summary.verdict_{v}") for v in ("holds", "holds_when", "does_not_hold")]
+        assert all(any(cell.endswith(f"{word}]") for word in words) for cell in frame.iloc[:, 0])
         assert any(translate(lang, "common.badge_modelled") in str(name) for name in frame.columns)
         assert translate(lang, "summary.missing") in all_text(at)
 
@@ -136,8 +138,12 @@ def test_an_exam_from_beginning_to_end(lab, store) -> None:
 
 
 def test_the_result_is_there_after_a_reload_and_another_exam_is_another(lab, store) -> None:
-    at = submit(begin(lab(PAGE, lang="en")))  # an empty sheet
-    assert store.answers(LEARNER) == []
+    at = submit(begin(lab(PAGE, lang="en")))
+    assert translate("en", "exam.empty") in [w.value for w in at.warning]
+    first = next(q for q in draw(f"{LEARNER}/exam/1", {}) if q.item.kind == "choice")
+    fill(at, first, 1, right=True)
+    at = submit(at)
+    assert [(a.item_id, a.score) for a in store.answers(LEARNER)] == [(first.item.id, 1.0)]
     again = lab(PAGE, lang="zh")
     assert not again.exception
     assert len([e for e in again.expander if str(e.label).startswith("**")]) == len(draw(f"{LEARNER}/exam/1", {}))

@@ -197,7 +197,10 @@ def _growth(model: ModelInfo, positions: int) -> None:
     )
     figure.add_vline(x=positions, line={"color": palette.GREY, "width": 1.5, "dash": "dot"})
     frame(figure, height=400, x=t(f"{_NS}.x_positions"), y=t(f"{_NS}.y_bytes", unit=unit_name))
-    figure.update_xaxes(type="log", tickvals=list(POSITIONS[::2]), ticktext=[f"{n:,}" for n in POSITIONS[::2]])
+    ends = [math.log10(POSITIONS[0] * 0.9), math.log10(POSITIONS[-1] * 1.25)]
+    figure.update_xaxes(
+        type="log", range=ends, tickvals=list(POSITIONS[::2]), ticktext=[f"{n:,}" for n in POSITIONS[::2]]
+    )
     figure.update_yaxes(type="log", dtick=1)
     table = pd.DataFrame({t(f"{_NS}.x_positions"): POSITIONS})
     for variant in shown:

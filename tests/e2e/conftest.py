@@ -129,7 +129,7 @@ def settled(page) -> None:
             const now = document.querySelector('[data-testid=stMain]').querySelectorAll('*').length;
             const before = window.__drawn || {count: -1, since: 0};
             if (before.count !== now) window.__drawn = {count: now, since: performance.now()};
-            const loading = document.querySelector('[data-testid=stSkeleton]') !== null;  // a widget's code is on its way
+            const loading = document.querySelector('[data-testid=stSkeleton]') !== null;  // code on its way
             return !loading && before.count === now && performance.now() - before.since > 800;
         }""",
         polling=100,

@@ -20,6 +20,7 @@ def say(key: str, lang: str = "en", **values: object) -> str:
 def predict(page, value: str = "7", lang: str = "en") -> None:
     """Fill every number of the prediction, lock it, and wait until the engine lets the run begin."""
     fields = page.locator("[data-testid=stNumberInput] input")
+    fields.nth(1).wait_for()
     for index in range(fields.count()):
         fields.nth(index).fill(value)
         fields.nth(index).press("Tab")

@@ -297,7 +297,7 @@ def test_pages_of_other_sites_are_refused(live, headers):
 
 
 def test_loading_is_visible_and_runs_wait_for_it():
-    with live_server(Knobs(load_s=0.4), wait_ready=False) as live:
+    with live_server(Knobs(load_s=3.0), wait_ready=False) as live:
         seen = live.http.get("/readyz")
         assert seen.status_code == 503 and seen.json()["state"] in ("starting", "loading")
         run_id = submit(live)
@@ -312,7 +312,7 @@ def test_loading_is_visible_and_runs_wait_for_it():
 
 def test_a_failed_load_stays_visible_and_is_tried_again(monkeypatch):
     monkeypatch.setattr("engine.server.worker.RETRY_LOAD_S", 0.3)
-    knobs = Knobs(load_s=0.2, load_errors=[FakeModelError("no disk space for the model; free 0.6 GB")])
+    knobs = Knobs(load_s=2.0, load_errors=[FakeModelError("no disk space for the model; free 0.6 GB")])
     with live_server(knobs, wait_ready=False) as live:
         waiting = submit(live)
         eventually(lambda: live.http.get("/readyz").json()["state"] == "failed")

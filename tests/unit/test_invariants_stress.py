@@ -16,16 +16,19 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from engine.lab.check import check_run
+from engine.lab.scenario import Speculation
 from engine.scheduling.invariants import StepChecker, check_empty
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.policies.chunked import Chunked
 from engine.scheduling.requests import Request
 from engine.scheduling.scheduler import Scheduler, ends_at_max_tokens
-from tests.fakes import VOCAB, FakeText, as_run, checked_step, expected_output, make_engine, make_limits
+from tests.fakes import REPETITIVE, VOCAB, FakeText, as_run, checked_step, expected_output, make_engine, make_limits
 
 STRESS_SEED = os.environ.get("STRESS_SEED")
 STRESS_STEPS = int(os.environ.get("STRESS_STEPS", "100000"))  # engine steps, all policies and caches together
 CACHES = ["none", "hash", "radix"]
+# Guesses on a model whose texts run in circles, so that some are right.
+GUESSING = {"speculation": Speculation(ngram=1, num_draft_tokens=3), "vocab": REPETITIVE}
 NEVER_PREEMPT = {"static", "orca"}  # they reserve blocks for the longest output
 EOS = frozenset({5, 50})
 
@@ -57,7 +60,7 @@ def preempting_policy():
 def fixed(test):
     """The same examples every time, unless STRESS_SEED asks for others."""
     profile = settings(
-        max_examples=max(1, 30 * STRESS_STEPS // 100_000),
+        max_examples=max(1, 25 * STRESS_STEPS // 100_000),
         deadline=None,
         database=None,
         derandomize=STRESS_SEED is None,
@@ -91,13 +94,15 @@ def workloads(draw):
     aborts = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, len(requests) - 1)), max_size=6))
     caches = draw(st.sampled_from([("keep", prefix) for prefix in CACHES] + [("none", "none")]))
     limits = {"requests": max_requests, "tokens": tokens, "blocks": num_blocks, "kv": caches[0], "prefix": caches[1]}
+    if caches[0] == "keep" and draw(st.booleans()):
+        limits |= GUESSING
     return block_size, limits, requests, aborts
 
 
 def play(policy, block_size, limits, specs, aborts):
     """Run a workload to its end with every check after every step. Returns engine and records."""
     if policy == "static":
-        limits = {**limits, "tokens": max(limits["tokens"], limits["requests"]), "kv": "keep"}
+        limits = {**limits, "tokens": max(limits["tokens"], limits["requests"]), "kv": "keep", "speculation": None}
     engine = make_engine(policy, block_size=block_size, **limits)
     requests = [Request(f"r{i}", **spec) for i, spec in enumerate(specs)]
     for request in requests:
@@ -113,15 +118,15 @@ def play(policy, block_size, limits, specs, aborts):
         assert num_calls < 20_000, "no end in sight"
     check_empty(engine.scheduler)
     assert engine.scheduler.pool.num_available == limits["blocks"]
-    check_outputs(requests)
+    check_outputs(requests, engine.executor.vocab)
     check_run(as_run(engine, records))  # the records alone, as a reader of the file has them, tell a possible story
     return engine, records
 
 
-def check_outputs(requests):
+def check_outputs(requests, vocab):
     for request in requests:
         eos = frozenset() if request.ignore_eos else EOS
-        expected = expected_output(request.prompt_token_ids, request.max_tokens, eos)
+        expected = expected_output(request.prompt_token_ids, request.max_tokens, eos, vocab)
         reason = "stop" if expected[-1] in eos else "length"
         if request.finish_reason == "abort":
             assert request.output_token_ids == expected[: request.num_output_tokens]
@@ -137,7 +142,7 @@ def test_any_workload_keeps_the_invariants_and_the_tokens(policy, workload):
 
 
 def random_workload(rng, prefix):
-    """Two dozen requests on a pool that holds a few of them: more pressure than the drawn examples have.
+    """Sixteen requests on a pool that holds a few of them: more pressure than the drawn examples have.
 
     Most begin like one of two texts, for a random while.
     """
@@ -145,19 +150,21 @@ def random_workload(rng, prefix):
     capacity = block_size * num_blocks
     texts = [[rng.randrange(VOCAB) for _ in range(capacity)] for _ in range(2)]
     specs = []
-    for _ in range(24):
+    for _ in range(16):
         prompt = rng.randint(1, capacity - 1)
         shared = rng.randint(0, prompt)
         specs.append(
             {
                 "prompt_token_ids": rng.choice(texts)[:shared] + [rng.randrange(VOCAB) for _ in range(prompt - shared)],
                 "max_tokens": rng.randint(1, min(48, capacity - prompt)),
-                "arrival_s": round(rng.uniform(0, 1), 3),
+                "arrival_s": round(rng.uniform(0, 0.7), 3),
                 "ignore_eos": rng.random() < 0.7,
             }
         )
-    aborts = [(rng.randint(0, 100), rng.randrange(24)) for _ in range(rng.randint(0, 9))]
+    aborts = [(rng.randint(0, 100), rng.randrange(16)) for _ in range(rng.randint(0, 9))]
     limits = {"requests": max_requests, "tokens": rng.randint(1, 32), "blocks": num_blocks, "prefix": prefix}
+    if rng.random() < 0.3:
+        limits |= GUESSING
     return block_size, limits, specs, aborts
 
 
@@ -176,16 +183,18 @@ def test_long_random_workloads(policy, prefix):
         count["preempted"] += sum(len(r.preempted) for r in records)
         count["aborted"] += sum(r.finish_reason == "abort" for r in engine.request_records())
         count.update(event.op for record in records for event in record.block_events)
+        count["guessed"] += sum(row.num_draft_tokens for record in records for row in record.scheduled)
     print(f"{policy}, {prefix}: {number} workloads, {dict(count)}")
     # The rare things must not be rare.
+    assert count["guessed"] == 0 if policy == "static" else count["guessed"] > number
     assert count["aborted"] >= number // 2
-    assert count["preempted"] == 0 if policy in NEVER_PREEMPT else count["preempted"] >= number
+    assert count["preempted"] == 0 if policy in NEVER_PREEMPT else count["preempted"] > number // 2
     assert (count["share"] == count["evict"] == 0) if prefix == "none" else min(count["share"], count["evict"]) > number
 
 
 @pytest.mark.parametrize("policy", UNDER_TEST)
 def test_both_prefix_caches_find_the_same(policy):
-    for number in range(4):
+    for number in range(3):
         one, two = (play(policy, *random_workload(random.Random(number), prefix))[1] for prefix in ("hash", "radix"))
         assert one == two
 
@@ -197,6 +206,7 @@ def test_a_thousand_random_scenarios_are_scheduled_in_seconds():
         policy, prefix = UNDER_TEST[number % len(UNDER_TEST)], CACHES[number % len(CACHES)]
         block_size, limits, specs, _ = random_workload(rng, prefix)
         limits["tokens"] = max(limits["tokens"], limits["requests"])
+        limits = {name: value for name, value in limits.items() if name not in GUESSING}
         scheduler = Scheduler(policy, make_limits(**limits), block_size)
         for i, spec in enumerate(specs):
             scheduler.add(Request(f"r{i}", **spec))
@@ -206,4 +216,4 @@ def test_a_thousand_random_scenarios_are_scheduled_in_seconds():
             num_steps += 1
         check_empty(scheduler)
         assert all(r.num_output_tokens == r.max_tokens for r in scheduler.requests.values())
-    assert num_steps > 100_000
+    assert num_steps > 80_000

@@ -87,6 +87,19 @@ def test_what_one_request_says_never_reaches_another(prefix):
         assert engine.request_records()[1].num_cached_tokens == 8
 
 
+@pytest.mark.parametrize("num_hashes", [1, 2, 5])
+def test_with_a_useless_hash_less_is_found_and_nothing_wrong(num_hashes):
+    """If collisions were believed, one request would read the keys and values of another."""
+    engine = make_engine(blocks=20, prefix="hash")
+    engine.scheduler.prefix._hash_block = lambda before, tokens: sum(tokens) % num_hashes
+    for i in range(12):
+        engine.add(Request(f"r{i}", text(4 * (i % 3)) + [i % 5] * 9, 6, 0.01 * i))
+    records = drain(engine)
+    check_run(as_run(engine, records))
+    for request in engine.scheduler.requests.values():
+        assert request.output_token_ids == expected_output(request.prompt_token_ids, 6)
+
+
 # ---- preemption ----------------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,18 @@ class Lab:
                 return child
         raise AssertionError("the lab has no engine process")
 
+    def wait_open(self, timeout_s: float = 60) -> None:
+        """The pages answer; the engine may still be starting."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, "the lab ended"
+            try:
+                httpx.get(f"{self.url}/healthz", timeout=5, trust_env=False).raise_for_status()
+                return
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        raise AssertionError(f"the pages do not answer after {timeout_s:.0f} s")
+
     def wait_ready(self, timeout_s: float = START_S) -> None:
         deadline = time.monotonic() + timeout_s
         answer = ""
@@ -73,8 +85,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         process = subprocess.Popen(
             [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, env=environment, stdout=log, stderr=log
         )
+        started = Lab(f"http://127.0.0.1:{port}", process)
         try:
-            yield Lab(f"http://127.0.0.1:{port}", process)
+            started.wait_open()
+            yield started
         finally:
             process.terminate()
             try:

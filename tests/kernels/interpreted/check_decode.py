@@ -27,7 +27,7 @@ def test_every_context_around_a_block(case):
     size, num_splits = case["block_size"], case["num_splits"]
     contexts = [0, 1, size - 1, size, size + 1, 1000]
     shape = {name: value for name, value in case.items() if name != "num_splits"}
-    assert_decode(kernels, paged([(1, context) for context in contexts], **shape), num_splits)
+    assert_decode(kernels, paged([(1, context) for context in contexts], num_kv_heads=1, **shape), num_splits)
 
 
 def test_any_block_size():

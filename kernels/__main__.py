@@ -39,7 +39,8 @@ def report(
     except AotError as error:
         typer.echo(f"kernels: {error}", err=True)
         raise typer.Exit(2) from None
-    typer.echo(json.dumps(made.as_rows(lines), indent=1) if as_json else made.as_markdown(lines))
+    rows = made.as_rows(lines)
+    typer.echo(json.dumps(rows, indent=1) if as_json else made.as_markdown(rows))
     found = [problem for line in lines for problem in made.problems(line)]
     for problem in found:
         typer.echo(f"kernels: {problem}", err=True)

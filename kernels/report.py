@@ -75,28 +75,29 @@ def as_rows(lines: Sequence[Line]) -> list[dict[str, object]]:
     ]
 
 
-def as_markdown(lines: Sequence[Line]) -> str:
-    """The report as a table: a row per case, a column per target with the figures of the case's main kernel. Pure."""
-    targets = sorted({line.arch for line in lines})
+def as_markdown(rows: Sequence[dict]) -> str:
+    """The rows as a table: a row per case, a column per target with the figures of the case's main kernel. Pure."""
+    by_case: dict[tuple[str, str], dict[int, dict]] = {}
+    for row in rows:
+        by_case.setdefault((row["case"], row["shape"]), {}).setdefault(row["arch"], row)  # the first is the main one
+    targets = sorted({row["arch"] for row in rows})
     head = ["kernel", "call", "moves", "FLOP per byte", *(f"sm_{arch} ({TARGETS[arch]})" for arch in targets)]
     table = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    by_case: dict[tuple[str, str], dict[int, Line]] = {}
-    for line in lines:
-        by_case.setdefault((line.case.name, line.case.shape), {})[line.arch] = line
     for (name, shape), by_arch in by_case.items():
-        cost = next(iter(by_arch.values())).case.cost
-        cells = [name, shape, _bytes(cost.num_bytes), _significant(cost.intensity)]
-        cells += [_cell(by_arch[arch].kernels[0]) for arch in targets]
-        table.append("| " + " | ".join(cells) + " |")
+        row = next(iter(by_arch.values()))
+        num_bytes = row["bytes_in"] + row["bytes_out"]
+        cells = [name, shape, _bytes(num_bytes), _significant(row["flops"] / num_bytes)]
+        table.append("| " + " | ".join(cells + [_cell(by_arch[arch]) for arch in targets]) + " |")
     return "\n".join(table)
 
 
-def _cell(kernel: Compiled) -> str:
-    marks = ["mma"] * kernel.uses_tensor_cores + ["ahead"] * kernel.loads_ahead
-    marks += [f"SPILLS {kernel.spill_bytes} B"] * bool(kernel.spill_bytes) + ["TOO LARGE"] * (not kernel.fits)
-    shared = f"{kernel.shared_bytes / 1024:.3g} KiB" if kernel.shared_bytes >= 1024 else f"{kernel.shared_bytes} B"
-    figures = f"{kernel.registers} reg, {shared}, {kernel.widest_load_bytes} B"
-    return ", ".join([figures, *marks])
+def _cell(row: dict) -> str:
+    shared = row["shared_bytes"]
+    figures = f"{row['registers']} reg, {f'{shared / 1024:.3g} KiB' if shared >= 1024 else f'{shared} B'}"
+    marks = ["mma"] * row["uses_tensor_cores"] + ["ahead"] * row["loads_ahead"]
+    marks += [f"SPILLS {row['spill_bytes']} B"] * bool(row["spill_bytes"])
+    marks += ["TOO LARGE"] * (shared > row["shared_limit_bytes"])
+    return ", ".join([figures, f"{row['widest_load_bytes']} B", *marks])
 
 
 def _bytes(number: float) -> str:

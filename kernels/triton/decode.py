@@ -66,35 +66,15 @@ def paged_decode(
     best = torch.empty(parts, dtype=torch.float32, device=q.device)
     total = torch.empty_like(best)
     acc = torch.empty((*parts, head_dim), dtype=torch.float32, device=q.device)
-    block_d = dot_size(head_dim)
+    group, block_d = num_heads // num_kv_heads, dot_size(head_dim)
     _attend_part[(num_rows, num_kv_heads, num_splits)](
-        q,
-        cache,
-        cache[:, 1],
-        scales if scales is not None else q,
-        block_tables,
-        context_lens,
-        out,
-        acc,
-        best,
-        total,
-        head_dim**-0.5 / math.log(2.0),
-        q.stride(0),
-        cache.stride(0),
-        block_tables.stride(0),
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=num_heads // num_kv_heads,
-        HEAD_DIM=head_dim,
-        BLOCK_M=dot_size(num_heads // num_kv_heads),
-        BLOCK_D=block_d,
-        BLOCK_SIZE=block_size,
-        TILE=min(max(BYTES_PER_TILE // (block_d * q.element_size()), 16), 64),
-        NUM_SPLITS=num_splits,
-        QUANTIZED=scales is not None,
-        num_warps=4,
-        enable_fp_fusion=True,
-        num_stages=3 if q.element_size() == 2 else 2,
-    )
+        q, cache, cache[:, 1], scales if scales is not None else q, block_tables, context_lens, out, acc, best, total,
+        head_dim**-0.5 / math.log(2.0), q.stride(0), cache.stride(0), block_tables.stride(0),
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_M=dot_size(group), BLOCK_D=block_d,
+        BLOCK_SIZE=block_size, TILE=min(max(BYTES_PER_TILE // (block_d * q.element_size()), 16), 64),
+        NUM_SPLITS=num_splits, QUANTIZED=scales is not None,
+        num_warps=4, enable_fp_fusion=True, num_stages=3 if q.element_size() == 2 else 2,
+    )  # fmt: skip
     if num_splits > 1:
         _merge_parts[(num_rows, num_heads)](
             acc,
@@ -112,30 +92,12 @@ def paged_decode(
 
 @triton.jit(do_not_specialize=["table_stride"])  # changes from step to step, and no load hangs on it
 def _attend_part(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    scale_ptr,
-    table_ptr,
-    context_ptr,
-    out_ptr,
-    acc_ptr,
-    best_ptr,
-    total_ptr,
-    score_scale,
-    q_stride,
-    slot_stride,
-    table_stride,
-    NUM_KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, scale_ptr, table_ptr, context_ptr, out_ptr, acc_ptr, best_ptr, total_ptr,
+    score_scale, q_stride, slot_stride, table_stride,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, NUM_SPLITS: tl.constexpr,
     QUANTIZED: tl.constexpr,
-):
+):  # fmt: skip
     """Program (row, KV head, part): the part's share of the context, tokens [begin, end)."""
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)

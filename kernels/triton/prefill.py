@@ -62,30 +62,12 @@ def paged_prefill(
     )
     out = torch.empty((num_tokens, num_heads, head_dim), dtype=q.dtype, device=q.device)
     _attend_chunk[(triton.cdiv(longest_chunk, block_m // group), num_kv_heads, num_chunks)](
-        q,
-        cache,
-        cache[:, 1],
-        scales if scales is not None else q,
-        block_tables,
-        context_lens,
-        query_starts,
-        out,
-        head_dim**-0.5 / math.log(2.0),
-        q.stride(0),
-        cache.stride(0),
-        block_tables.stride(0),
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=group,
-        HEAD_DIM=head_dim,
-        BLOCK_M=block_m,
-        BLOCK_D=dot_size(head_dim),
-        BLOCK_SIZE=block_size,
-        TILE=tile,
-        QUANTIZED=scales is not None,
-        num_warps=num_warps,
-        enable_fp_fusion=True,
-        num_stages=2,
-    )
+        q, cache, cache[:, 1], scales if scales is not None else q, block_tables, context_lens, query_starts, out,
+        head_dim**-0.5 / math.log(2.0), q.stride(0), cache.stride(0), block_tables.stride(0),
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_M=block_m, BLOCK_D=dot_size(head_dim),
+        BLOCK_SIZE=block_size, TILE=tile, QUANTIZED=scales is not None,
+        num_warps=num_warps, enable_fp_fusion=True, num_stages=2,
+    )  # fmt: skip
     return out
 
 

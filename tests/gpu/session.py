@@ -193,8 +193,6 @@ def wrong(results: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    from tests.gpu import bandwidth, correctness
-
     parser = argparse.ArgumentParser(prog="tests/gpu/run.sh")
     parser.add_argument("--out", type=Path, default=ROOT / "tests" / "gpu" / "results")
     parser.add_argument("--minutes", type=float, default=8.0)
@@ -207,6 +205,8 @@ def main() -> int:
     if not arguments.dry_run and not torch.cuda.is_available():
         print("tests/gpu: there is no GPU here; --dry-run rehearses without one", file=sys.stderr)
         return 2
+    from tests.gpu import bandwidth, correctness  # after the arguments: a typing mistake should not wait for them
+
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.dry_run:
         from tests.kernels.interpreted import bf16

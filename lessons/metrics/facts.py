@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.lab.metrics import inter_token_gaps, percentile, request_metrics, step_spread, token_times
+from engine.lab.metrics import inter_token_gaps, percentile, request_metrics, step_kind, step_spread, token_times
 from engine.lab.records import RequestRecord, Run
 from lessons.facts_error import FactsError
 from lessons.metrics.scenarios import OUTPUT_TOKENS, PROMPT_TOKENS, capacity_rps
@@ -28,7 +28,7 @@ from lessons.text import Fact
 LEVELS_OFF = 1.2  # throughput of the last load over the one before, below which it has levelled off
 AGREE = 1.5  # measured and modelled wait that differ by less than this factor agree
 LEAST_WAIT_S = 0.005  # a mean wait below this is no queue
-UNEVEN = 2.0  # longest gap over the median gap, from which on gaps are called uneven
+UNEVEN = 1.3  # gaps in steps with a newcomer's prompt over those without, from which on they are called uneven
 NOISY = 0.5
 
 Runs = Mapping[str, Run]
@@ -136,9 +136,21 @@ def _little_facts(found: list[Load]) -> dict[str, Fact]:
 
 
 def _gap_facts(high: Load) -> dict[str, Fact]:
-    gaps = [token.latency_s for tokens in token_times(high.run).values() for token in tokens[1:]]
-    middle, longest = percentile(gaps, 50), max(gaps)
-    return {"gap_median_ms": 1e3 * middle, "gap_longest_ms": 1e3 * longest, "gap_ratio": longest / middle}
+    """Gaps at the heaviest load, by what else was in the step that ended them: nothing, or newcomers' prompts."""
+    kinds = {step.step: step_kind(step) for step in high.run.steps}
+    gaps: dict[str, list[float]] = {"decode": [], "mixed": []}
+    for tokens in token_times(high.run).values():
+        for token in tokens[1:]:
+            gaps[kinds[token.step]].append(token.latency_s)
+    if not gaps["decode"] or not gaps["mixed"]:
+        return {}
+    pure_s, mixed_s = percentile(gaps["decode"], 50), percentile(gaps["mixed"], 50)
+    return {
+        "gap_pure_ms": 1e3 * pure_s,
+        "gap_mixed_ms": 1e3 * mixed_s,
+        "gap_ratio": mixed_s / pure_s,
+        "gap_longest_ms": 1e3 * max(gaps["decode"] + gaps["mixed"]),
+    }
 
 
 def levels_off(found: list[Load]) -> bool:
@@ -160,7 +172,7 @@ def sections(runs: Runs) -> list[str]:
         shown.append("note_queue_agrees" if agrees else "note_queue_differs")
     else:
         shown.append("note_no_queue")
-    if values["gap_ratio"] > UNEVEN:
+    if values.get("gap_ratio", 0.0) > UNEVEN:
         shown.append("note_gaps")
     return [*shown, "note_little"]
 

@@ -99,7 +99,7 @@ def gaps(lines: Sequence[Lifeline], words: Mapping[str, str]) -> go.Figure:
             x=[numbers[0], numbers[-1]],
             y=[mean, mean],
             mode="lines",
-            name=f"{words['mean']}: {line.name}",
+            name=f"{words['mean']} · {line.name}",
             line={"color": colour, "width": 3, "dash": dash},
             hovertemplate="%{y:.3g} ms<extra>" + words["mean"] + "</extra>",
         )
@@ -143,7 +143,7 @@ def curve(
         x=[p.tokens_per_s for p in points],
         y=[p.e2e_ms for p in points],
         mode="lines+markers+text",
-        text=[p.label for p in points],
+        text=[f"{p.label}\u2002" for p in points],  # a space, so that the ring of the knee does not touch it
         textposition="top left",
         textfont={"size": 14},
         name=words["measured"],

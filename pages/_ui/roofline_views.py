@@ -17,6 +17,7 @@ from lessons.roofline.facts import SOURCE_DEVICE, SOURCE_RIDGE, ceilings
 from lessons.roofline.points import Point, crossing_tokens, measured_crossing, points, ridge_of
 from pages._ui import charts, compare, palette
 from pages._ui.badges import badge, escape, note, provenance
+from pages._ui.ceilings_card import datasheet_of
 from pages._ui.i18n import language, t
 from pages._ui.roofline_charts import Mark, Ridge, Roof, ridges, roofline
 from pages._ui.units import byte_count, flop_count, milliseconds, number
@@ -69,12 +70,13 @@ def this_device(runs: Mapping[str, Run], *, key: str = "rf_roof", title: str | N
         top=_rate(top.tflops),
         ridge=number(roof.ridge, lang) if roof else "–",
     )
+    roofs = [one for one in (roof, _datasheet_roof(found[-1].run)) if one]
     charts.show(
         roofline(
             {t(f"{_NS}.modelled_points"): marks},
-            [roof] if roof else [],
+            roofs,
             _words(),
-            [t(f"{_NS}.ridge_here", ridge=number(roof.ridge, lang))] if roof else [],
+            [t(f"{_NS}.ridge_{'there' if one.spec else 'here'}", ridge=number(one.ridge, lang)) for one in roofs],
         ),
         key=key,
         title=title or t(f"{_NS}.roof"),
@@ -82,9 +84,23 @@ def this_device(runs: Mapping[str, Run], *, key: str = "rf_roof", title: str | N
         table=_point_table(found, roof),
         provenance=lambda: provenance(*(p.run for p in found), modelled=roof is not None),
     )
+    if len(roofs) > (roof is not None):
+        note(f"{badge('spec')} {escape(roofs[-1].name)}")
     note(t(f"{_NS}.how_to_read"))
     if roof is None:
         st.info(t(f"{_NS}.no_roof"), icon=":material/straighten:")
+
+
+def _datasheet_roof(run: Run) -> Roof | None:
+    """The roof that the datasheet of the Run's device promises for its number format; None where there is none."""
+    device = datasheet_of(run.header.device.name, run.header.device.memory_bytes)
+    if device is None or device.bandwidth_gbps is None:
+        return None
+    rate = device.rate(run.header.dtype) or device.rate(run.header.dtype, "vector")
+    if rate is None:
+        return None
+    name = t(f"{_NS}.roof_spec", device=device.name)
+    return Roof(name, device.bandwidth_gbps.value, rate.value, spec=True, colour=palette.PURPLE)
 
 
 def _words() -> dict[str, str]:

@@ -92,6 +92,17 @@ def test_another_device_is_drawn_with_what_its_maker_states(lab, device: str) ->
     assert translate("en", "roofline.elsewhere", device=catalogue.device(device).name) in all_text(at)
 
 
+def test_a_device_of_the_catalogue_has_its_datasheet_beside_the_measurement(lab, client: FakeClient, store) -> None:
+    at = start(predict(lab(PAGE, lang="en"), 30), "roofline")
+    while any(str(b.key).startswith("stop_") for b in at.button):
+        for run in client.runs.values():
+            run.header.device.name, run.header.device.memory_bytes = "NVIDIA H200", 141 * 10**9
+        at.run()
+    assert not at.exception
+    assert translate("en", "roofline.roof_spec", device="NVIDIA H200") in all_text(at).replace("\\", "")
+    assert any("4,800 GB/s" in str(cell) for table in at.table for cell in table.value.to_numpy().ravel())
+
+
 def test_without_an_engine_the_stored_study_is_shown(lab, client: FakeClient) -> None:
     run_study(lab)
     client.down = True

@@ -6,6 +6,7 @@ from lessons.batch_size import scenarios
 from lessons.catalog import lesson as find_lesson
 from lessons.run_facts import FactsError, facts
 from pages._ui import (
+    batch_size_elsewhere,
     batch_size_views,
     claims_table,
     explain,
@@ -21,8 +22,8 @@ from pages._ui.badges import note
 from pages._ui.i18n import language, t
 
 CONTEXT = links.IntSetting("bs_context", scenarios.CONTEXTS[0], *scenarios.CONTEXTS, choices=scenarios.CONTEXTS)
-DEVICE = links.ChoiceSetting("bs_device", batch_size_views.DEFAULT_DEVICE, batch_size_views.DEVICES)
-MODEL = links.ChoiceSetting("bs_model", batch_size_views.DEFAULT_MODEL, batch_size_views.MODELS)
+DEVICE = links.ChoiceSetting("bs_device", batch_size_elsewhere.DEFAULT_DEVICE, batch_size_elsewhere.DEVICES)
+MODEL = links.ChoiceSetting("bs_model", batch_size_elsewhere.DEFAULT_MODEL, batch_size_elsewhere.MODELS)
 
 lang = language()
 lesson = find_lesson("batch_size")
@@ -89,16 +90,16 @@ else:
         st.selectbox(
             t("batch_size.device"),
             options=DEVICE.choices,
-            format_func=batch_size_views.device_name,
+            format_func=batch_size_elsewhere.device_name,
             key=DEVICE.key,
             help=t("batch_size.device_help"),
         )
     with right:
         st.selectbox(
-            t("batch_size.model"), options=MODEL.choices, format_func=batch_size_views.model_name, key=MODEL.key
+            t("batch_size.model"), options=MODEL.choices, format_func=batch_size_elsewhere.model_name, key=MODEL.key
         )
     chosen = links.publish([CONTEXT, DEVICE, MODEL])
-    batch_size_views.elsewhere(chosen[DEVICE.key], chosen[MODEL.key])
+    batch_size_elsewhere.draw(chosen[DEVICE.key], chosen[MODEL.key])
     claims_table.draw(lesson.id, runs)
     layout.step_header("why")
     explain.why(lesson, runs)

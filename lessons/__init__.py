@@ -2,7 +2,7 @@
 
 Adding a lesson takes new files only; nothing is registered. With ``<id>`` for its id (small letters and ``_``):
 
-* ``lessons/<id>/lesson.yaml``    title, goal, misconceptions, predictions, code links, sections; ``order``: 10 x place
+* ``lessons/<id>/lesson.yaml``    title, goal, misconceptions, predictions, code links, sections; ``order``, ``chapter``
 * ``lessons/<id>/en.md, zh.md``   the sections, each ``## <section>``: at least before, after, why, summary;
   placeholders ``{name}`` are filled from the learner's Runs, but ``before*`` and ``summary`` have none
 * ``lessons/<id>/quiz.yaml``      the bank: choice, several, number, order; any of them may show a ``trace``

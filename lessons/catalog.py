@@ -21,6 +21,8 @@ from lessons.quiz import Item, parse_bank
 from lessons.text import LANGS, Lang, Text, placeholders
 
 LESSONS_DIR = Path(__file__).parent
+Chapter = Literal["core", "systems", "end"]
+CHAPTERS: tuple[Chapter, ...] = ("core", "systems", "end")
 # A line break between two Chinese characters would show as a space; the source wraps lines, the text must not.
 _CJK_BREAK = re.compile(
     r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”])\n(?=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”])"
@@ -81,6 +83,7 @@ class CodeLink(_Strict):
 class _Manifest(_Strict):
     id: str
     order: int
+    chapter: Chapter = "core"
     minutes: int = Field(ge=1, le=120)
     title: Text
     goal: Text
@@ -92,10 +95,14 @@ class _Manifest(_Strict):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson. ``title``, ``goal`` and ``misconceptions`` are keyed by language; texts come from ``text``."""
+    """One lesson. ``chapter``: the core course, a system that answers one of its challenges, or the end of it all.
+
+    ``title``, ``goal`` and ``misconceptions`` are keyed by language; texts come from ``text``.
+    """
 
     id: str
     order: int
+    chapter: Chapter
     minutes: int
     title: Mapping[Lang, str]
     goal: Mapping[Lang, str]
@@ -149,6 +156,11 @@ def _load_all() -> tuple[Lesson, ...]:
     orders = [x.order for x in lessons]
     if len(set(orders)) != len(orders):
         raise LessonError(f"two lessons have the same order: {orders}")
+    chapters = [CHAPTERS.index(x.chapter) for x in lessons]
+    if chapters != sorted(chapters):
+        raise LessonError(
+            f"lessons of one chapter do not stand together: {[(x.id, x.order, x.chapter) for x in lessons]}"
+        )
     return tuple(lessons)
 
 
@@ -165,6 +177,7 @@ def load_lesson(folder: Path) -> Lesson:
     return Lesson(
         id=manifest.id,
         order=manifest.order,
+        chapter=manifest.chapter,
         minutes=manifest.minutes,
         title=manifest.title,
         goal=manifest.goal,

@@ -24,7 +24,7 @@ lesson_pages = {
         f"p_{lesson.id}.py",
         title=lesson.title[lang],
         url_path=lesson.id.replace("_", "-"),
-        icon=f":material/counter_{index}:" if index < 10 else None,
+        icon=f":material/counter_{index}:" if index < 10 else ":material/lens_blur:",  # the font has no two digits
         help=lesson.goal[lang],
     )
     for index, lesson in enumerate(lessons, start=1)
@@ -34,7 +34,7 @@ shown = next((lesson_id for lesson_id, p in lesson_pages.items() if p.url_path =
 
 layout.logo()
 with st.sidebar:
-    layout.navigation(home, lesson_pages)
+    layout.navigation(home, lessons, lesson_pages)
     layout.engine_card()
     run_panel.background(shown, {lesson.id: lesson.title[lang] for lesson in lessons})
 

@@ -1,4 +1,4 @@
-"""The concepts of the course and how they hang together, as data for a map and for the list that says the same.
+"""The concepts of the core course and how they hang together, as data for a map and for the list that says the same.
 
 It decides what the file ``concepts.yaml`` may say and refuses one that contradicts itself; it draws nothing. Invariant:
 every relation joins two concepts that exist, every concept has a place of its own and takes part in a relation.

@@ -6,7 +6,8 @@ It draws and never computes. Headings carry language-neutral anchors, so a link 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import streamlit as st
 
@@ -77,16 +78,17 @@ def logo() -> None:
     st.logo(_LOGO.format(width=width, name=name, blue=palette.PREFILL, orange=palette.DECODE, ink=ink), size="large")
 
 
-def navigation(home: st.Page, lessons: Mapping[str, st.Page]) -> None:
-    """The pages as links that carry the language, so that one opened in a new tab speaks it too.
+def navigation(home: st.Page, lessons: Sequence[Lesson], pages: Mapping[str, st.Page]) -> None:
+    """The pages as links, chapter by chapter, that carry the language: one opened in a new tab speaks it too.
 
     Drawn here and not by ``st.navigation``: its list has elements between ``ul`` and ``li`` that break a screen reader.
     """
     carried = {"lang": st.query_params["lang"]} if "lang" in st.query_params else None
     st.page_link(home, query_params=carried)
-    note(f"**{t('common.nav_core')}**")
-    for page in lessons.values():
-        st.page_link(page, query_params=carried, help=None)
+    for chapter, together in groupby(lessons, key=lambda lesson: lesson.chapter):
+        note(f"**{t(f'common.nav_{chapter}')}**")
+        for lesson in together:
+            st.page_link(pages[lesson.id], query_params=carried, help=None)
     st.divider()
 
 

@@ -8,6 +8,8 @@ Shapes: T rows in the step, C hidden size, Hq query heads, Hk KV heads, D head_d
 from __future__ import annotations
 
 import ctypes
+import os
+import weakref
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +32,8 @@ from kernels.cpu.library import (
 from kernels.cpu.pack import BLOCK, PackedWeight
 
 LANES = 16
+MAX_ROWS = 1 << 14  # pool.h: a phase, of heads times rows for attention, has fewer than 2^16 units
+MAX_LAYERS = 400  # pool.h: phases of a pass
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class DecoderShape:
         for name in ("hidden_size", "head_dim", "intermediate_size"):
             if getattr(self, name) % LANES:
                 return f"the C++ kernels need {name} to be a multiple of {LANES}; this model has {getattr(self, name)}"
+        if self.num_layers > MAX_LAYERS:
+            return f"the C++ kernels need at most {MAX_LAYERS} layers; this model has {self.num_layers}"
         if self.head_dim > MAX_HEAD_DIM:
             return f"the C++ kernels need a head_dim of at most {MAX_HEAD_DIM}; this model has {self.head_dim}"
         return ""
@@ -214,10 +220,7 @@ class CpuDecoder:
         )
         is_bf16 = int(self.dtype == torch.bfloat16)
         self._handle = library.functions.tbt_decoder_create(ctypes.byref(self._model), is_bf16)
-
-    def close(self) -> None:
-        """Effect: frees the decoder's buffers. It must not be used afterwards."""
-        self.library.functions.tbt_decoder_destroy(self._handle)
+        weakref.finalize(self, _destroy, library, self._handle, os.getpid()).atexit = False
 
     def forward(
         self,
@@ -257,6 +260,7 @@ class CpuDecoder:
     def _check_step(self, token_ids, positions, slots, chunks, logit_rows, cache: CacheView) -> None:
         """A wrong number would read or write foreign memory."""
         num_rows = len(token_ids)
+        assert num_rows <= MAX_ROWS, "a step has at most 16384 rows"
         assert len(positions) == len(slots) == num_rows, "one position and slot per row"
         assert sum(chunk.num_rows for chunk in chunks) == num_rows, "every row belongs to one chunk"
         assert cache.dtype == self.dtype and cache.num_layers == self.shape.num_layers, "the cache fits the model"
@@ -266,6 +270,12 @@ class CpuDecoder:
         assert _within(token_ids, self.shape.vocab_size), "ids in the vocabulary"
         assert max(slots, default=-1) < cache.num_slots, "slots lie in the cache"
         assert _within(logit_rows, num_rows), "logit rows lie in the step"
+
+
+def _destroy(library: CpuLibrary, handle: int, process: int) -> None:
+    """Free a decoder's buffers. Not in a forked child, which shares them with its parent."""
+    if process == os.getpid():
+        library.destroy_decoder(handle)
 
 
 def _within(values: Sequence[int], end: int) -> bool:

@@ -24,6 +24,7 @@ from kernels.reference import paged_attention as reference_attention
 from kernels.reference import quantize_int4, quantize_int8
 
 MAX_HEAD_DIM = 512
+MAX_PHASES = 1 << 12  # pool.h
 
 
 class _Weight(ctypes.Structure):
@@ -128,6 +129,21 @@ class CpuLibrary:
         """Effect: ends the threads. The library must not be used afterwards."""
         if self._process == os.getpid():
             self._c.tbt_pool_destroy(self._pool)
+            self._pool = None
+
+    def destroy_decoder(self, handle: int) -> None:
+        """Effect: frees a decoder's buffers, once no thread is on its way out of them.
+
+        It waits for no other call, for it may come from the garbage collector in the middle of one.
+        """
+        pool = self._pool if self._process == os.getpid() else None
+        self._c.tbt_decoder_destroy(handle, pool)
+
+    def phase_times_ns(self) -> list[int]:
+        """How long each phase of the last call took, in the order in which they came. Pure."""
+        times = (ctypes.c_int64 * MAX_PHASES)()
+        with self.pool() as pool:
+            return list(times[: self._c.tbt_phase_times(pool, times, MAX_PHASES)])
 
     def linear(self, x: torch.Tensor, weight: PackedWeight) -> torch.Tensor:
         """x: [M, K] -> x @ weight.T + bias [M, N] float32. Twin: ``kernels.reference.linear``. Pure."""
@@ -261,5 +277,6 @@ def _declare(c: ctypes.CDLL) -> None:
     c.tbt_decoder_create.restype = pointer_type
     c.tbt_decoder_create.argtypes = (pointer_type, whole)
     c.tbt_decoder_forward.restype, c.tbt_decoder_forward.argtypes = None, (pointer_type,) * 3
-    c.tbt_decoder_destroy.restype, c.tbt_decoder_destroy.argtypes = None, (pointer_type,)
+    c.tbt_decoder_destroy.restype, c.tbt_decoder_destroy.argtypes = None, (pointer_type,) * 2
+    c.tbt_phase_times.restype, c.tbt_phase_times.argtypes = whole, (pointer_type, pointer_type, whole)
     c.tbt_read.restype, c.tbt_read.argtypes = ctypes.c_uint64, (pointer_type, pointer_type, ctypes.c_size_t)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from kernels.cpu import CpuDecoder, DecoderShape, LayerWeights
+from kernels.cpu import CpuDecoder, CpuLibrary, DecoderShape, LayerWeights
 from kernels.cpu.decoder import CacheView, head_rows, interleave_gate_up
 from kernels.cpu.library import RowChunk
 from kernels.cpu.pack import pack, pack_int4, pack_int8
@@ -198,6 +198,34 @@ def test_the_same_step_twice_gives_the_same_bits(cpu_library):
     slots = [table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(30)]
     results = [model.decoder.forward(ids, ids, slots, chunk, ids, model.view) for _ in range(20)]
     assert all(torch.equal(results[0], result) for result in results)
+
+
+def test_threads_that_come_late_do_no_harm(cpu_library):
+    """More threads than cores, two models in turn: a thread often still leaves one when the next begins."""
+    library = CpuLibrary(cpu_library.path, 6)
+    models = [
+        _Model(library, sizes, "float32") for sizes in (_Sizes(), _Sizes(hidden=96, inner=48, layers=2, vocab=300))
+    ]
+    table = _tables(1)[0]
+    wanted = {}
+    for turn in range(120):
+        model, rows = models[turn % 2], 1 + turn % 5 * 9
+        ids, chunk = list(range(rows)), [RowChunk(0, rows, rows, table)]
+        slots = [table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(rows)]
+        logits = model.decoder.forward(ids, ids, slots, chunk, [rows - 1][: turn % 3], model.view)
+        key = (turn % 2, rows, len(logits))
+        assert torch.equal(logits, wanted.setdefault(key, logits))
+    del models
+    library.close()
+
+
+def test_every_phase_of_a_pass_has_a_time(cpu_library):
+    table = _tables(1)[0]
+    for kind, per_layer in (("bfloat16", 7), ("int4", 9)):  # int4 adds up inputs twice more
+        model = _Model(cpu_library, _Sizes(), kind)
+        model.decoder.forward([5], [0], [table[0]], [RowChunk(0, 1, 1, table)], [0], model.view)
+        times = cpu_library.phase_times_ns()
+        assert len(times) == 1 + per_layer * model.sizes.layers + 2 and min(times) >= 0 and sum(times) > 0
 
 
 def test_what_the_kernels_cannot_do_is_said():

@@ -5,6 +5,14 @@ using namespace tbt;
 
 namespace {
 
+// A pass of a single phase: body(unit, thread) for all units.
+template <class Body>
+void in_units(Pool* pool, int units, Body&& body) {
+  auto pass = [&](Walk& walk) { pool->for_each(walk, units, [&](int unit) { body(unit, walk.thread); }); };
+  pool->run([](void* f, Walk& walk) { (*static_cast<decltype(pass)*>(f))(walk); }, &pass);
+  pool->settle();
+}
+
 template <class T>
 void multiply(Pool* pool, const Weight& w, const T* x, int rows, float* out) {
   const int groups = static_cast<Kind>(w.kind) == Kind::kInt4 ? w.inputs / w.group : 0;
@@ -13,18 +21,15 @@ void multiply(Pool* pool, const Weight& w, const T* x, int rows, float* out) {
     for (int k = 0; k < w.group; ++k) sums[i] += widen(x[i * w.group + k]);
   }
   std::vector<Scratch> scratch(pool->num_threads());
-  auto body = [&](int thread) {
-    pool->for_each(thread, w.blocks(), [&](int block) {
-      linear(w, block, 1, x, w.inputs, rows, sums.data(), scratch[thread],
-             [&](int m, int count, const float* from, int stride) {
-               for (int i = 0; i < count; ++i) {
-                 std::memcpy(out + static_cast<size_t>(m + i) * w.outputs + block * kBlock, from + i * stride,
-                             sizeof(float) * kBlock);
-               }
-             });
-    });
-  };
-  pool->run([](void* f, int thread) { (*static_cast<decltype(body)*>(f))(thread); }, &body);
+  in_units(pool, w.blocks(), [&](int block, int thread) {
+    linear(w, block, 1, x, w.inputs, rows, sums.data(), scratch[thread],
+           [&](int m, int count, const float* from, int stride) {
+             for (int i = 0; i < count; ++i) {
+               std::memcpy(out + static_cast<size_t>(m + i) * w.outputs + block * kBlock, from + i * stride,
+                           sizeof(float) * kBlock);
+             }
+           });
+  });
 }
 
 template <class T>
@@ -33,11 +38,8 @@ void attend(Pool* pool, const Attention<T>& attention, int num_chunks) {
   plan.make(attention.chunks, num_chunks, attention.shape, pool->num_threads());
   attention.parts->fit(plan.num_parts, attention.shape);
   std::vector<AttentionScratch<T>> scratch(pool->num_threads());
-  auto body = [&](int thread) {
-    pool->for_each(thread, static_cast<int>(plan.items.size()),
-                   [&](int i) { attention.run(plan.items[i], scratch[thread]); });
-  };
-  pool->run([](void* f, int thread) { (*static_cast<decltype(body)*>(f))(thread); }, &body);
+  in_units(pool, static_cast<int>(plan.items.size()),
+           [&](int i, int thread) { attention.run(plan.items[i], scratch[thread]); });
 }
 
 // Either of the two decoders behind one handle.
@@ -55,6 +57,7 @@ int tbt_has_bf16_dot() { return TBT_BF16_DOT; }
 
 Pool* tbt_pool_create(int num_threads) { return new Pool(std::max(1, std::min(num_threads, kMaxThreads))); }
 void tbt_pool_destroy(Pool* pool) { delete pool; }
+int tbt_phase_times(const Pool* pool, int64_t* to, int room) { return pool->phase_times(to, room); }
 
 // x: [rows, inputs] bfloat16 or float32 -> out: [rows, padded outputs] float32
 void tbt_linear(Pool* pool, const Weight* w, const void* x, int is_bf16, int rows, float* out) {
@@ -100,26 +103,25 @@ void tbt_decoder_forward(AnyDecoder* decoder, Pool* pool, const Batch* batch) {
   }
 }
 
-void tbt_decoder_destroy(AnyDecoder* decoder) { delete decoder; }
+// pool: the one it ran on, or null if that is gone and its threads with it.
+void tbt_decoder_destroy(AnyDecoder* decoder, Pool* pool) {
+  if (pool) pool->settle();
+  delete decoder;
+}
 
 // Read `bytes` once with all threads, each its own part: the bandwidth that a forward pass can hope for.
 uint64_t tbt_read(Pool* pool, const uint8_t* data, size_t bytes) {
-  constexpr size_t kUnit = 1 << 16;
+  const size_t unit_bytes = std::max<size_t>(1 << 16, bytes / kMaxUnits / 256 * 256 + 256);
   std::atomic<uint64_t> total{0};
-  auto body = [&](int thread) {
+  in_units(pool, static_cast<int>(bytes / unit_bytes), [&](int unit, int) {
     u32x16 sums[4] = {};
-    pool->for_each(thread, static_cast<int>(bytes / kUnit), [&](int unit) {
-      const uint8_t* from = data + unit * kUnit;
-      for (size_t i = 0; i < kUnit; i += 256) {
-        for (int j = 0; j < 4; ++j) sums[j] += load<u32x16>(from + i + 64 * j);
-      }
-    });
-    const u32x16 sum = sums[0] + sums[1] + sums[2] + sums[3];
-    uint64_t mine = 0;
-    for (int lane = 0; lane < kLanes; ++lane) mine += sum[lane];
-    total.fetch_add(mine);
-  };
-  pool->run([](void* f, int thread) { (*static_cast<decltype(body)*>(f))(thread); }, &body);
+    const uint8_t* from = data + unit * unit_bytes;
+    for (size_t i = 0; i < unit_bytes; i += 256) {
+      for (int j = 0; j < 4; ++j) sums[j] += load<u32x16>(from + i + 64 * j);
+    }
+    const u32x16 all = sums[0] + sums[1] + sums[2] + sums[3];
+    total.fetch_add(all[0] + all[7], std::memory_order_relaxed);
+  });
   return total.load();
 }
 

@@ -1,8 +1,7 @@
 // One forward pass of a Llama-family decoder over the rows of a step, start to end, on a pool of threads.
 //
-// Every thread runs the same function; work is shared out by blocks of outputs, and the threads meet five times per layer:
-//   norm, Q K V, rotate, store to the cache | attention | output projection, add | norm, gate and up, SiLU | down, add
-// What is cheap is done by every thread for itself (the norm of a few rows) instead of waiting once more.
+// Every thread walks through the same phases (pool.h), seven per layer, whose units are rows, heads or blocks of outputs:
+//   norm | Q K V, rotate, store to the cache | attention | output projection, add | norm | gate and up, SiLU | down, add
 //
 // Numbers: sums and the residual stream are float32; what enters a product (normed rows, queries, probabilities,
 // attention output, activations) is rounded once to the activation type T. With T = float nothing is rounded.
@@ -62,8 +61,6 @@ struct Batch {
   CacheView cache;
 };
 
-constexpr int kRowsNormedByAll = 32;  // up to here each thread norms all rows for itself
-
 template <class T>
 class Decoder {
  public:
@@ -73,82 +70,82 @@ class Decoder {
 
   void forward(const Batch& batch, Pool* pool) {
     if (batch.num_rows == 0) return;
-    batch_ = &batch;
+    batch_ = batch;
     pool_ = pool;
     threads_.resize(pool->num_threads());
-    fit(batch);
+    fit();
     plan_.make(batch.chunks, batch.num_chunks, shape_, pool_->num_threads());
     parts_.fit(plan_.num_parts, shape_);
-    pool_->run([](void* self, int thread) { static_cast<Decoder*>(self)->walk(thread); }, this);
+    pool_->run([](void* self, Walk& walk) { static_cast<Decoder*>(self)->pass(walk); }, this);
   }
 
  private:
   struct Thread {
     Scratch linear;
     AttentionScratch<T> attention;
-    Buffer<T> normed;
-    Buffer<float> group_sums;
   };
 
-  void fit(const Batch& batch) {
-    const size_t rows = batch.num_rows;
-    const size_t heads = static_cast<size_t>(model_.query_heads) * model_.head_dim;
+  void fit() {
+    const size_t rows = batch_.num_rows;
+    const size_t widest = std::max({model_.hidden_size, model_.intermediate_size, model_.query_heads * model_.head_dim});
     residual_.fit(rows * model_.hidden_size);
-    queries_.fit(rows * heads);
-    attended_.fit(rows * heads);
+    normed_.fit(std::max<size_t>(rows, batch_.num_logit_rows) * model_.hidden_size);
+    queries_.fit(rows * model_.query_heads * model_.head_dim);
+    attended_.fit(rows * model_.query_heads * model_.head_dim);
     activations_.fit(rows * model_.intermediate_size);
     angles_.fit(rows * model_.head_dim);
-    normed_.fit(std::max<size_t>(rows, batch.num_logit_rows) * model_.hidden_size);
+    group_sums_.fit(kInt4DirectRows * widest / kLanes);
   }
 
-  void walk(int thread) {
-    start(thread);
+  // What every thread walks through. Outside the units of for_each nothing of the batch may be touched (pool.h).
+  void pass(Walk& walk) {
+    start(walk);
     for (int i = 0; i < model_.num_layers; ++i) {
       const Layer& layer = layers_[i];
-      const CacheView& c = batch_->cache;
-      const Cache<T> cache{static_cast<T*>(c.keys[i]), static_cast<T*>(c.values[i]), c.slot_stride, c.head_stride,
-                           c.block_size};
-      queries_keys_values(layer, cache, thread);
-      attend(cache, thread);
-      add_product(layer.o, attended_.data(), thread);
-      gate_and_up(layer, thread);
-      add_product(layer.down, activations_.data(), thread);
+      norm(layer.attention_norm, batch_.num_rows, layer.qkv, walk, [](int m) { return m; });
+      queries_keys_values(layer, i, walk);
+      attend(i, walk);
+      add_product(layer.o, attended_.data(), walk);
+      norm(layer.mlp_norm, batch_.num_rows, layer.gate_up, walk, [](int m) { return m; });
+      gate_and_up(layer, walk);
+      add_product(layer.down, activations_.data(), walk);
     }
-    logits(thread);
+    norm(model_.final_norm, batch_.num_logit_rows, model_.head, walk, [this](int i) { return batch_.logit_rows[i]; });
+    logits(walk);
+  }
+
+  Cache<T> cache_of(int layer) const {
+    const CacheView& c = batch_.cache;
+    return {static_cast<T*>(c.keys[layer]), static_cast<T*>(c.values[layer]), c.slot_stride, c.head_stride, c.block_size};
   }
 
   // Token ids to rows of the residual stream; angles of the step's positions.
-  void start(int thread) {
+  void start(Walk& walk) {
     const int hidden = model_.hidden_size, half = model_.head_dim / 2;
-    pool_->for_each(thread, batch_->num_rows, [&](int m) {
-      const T* from = static_cast<const T*>(model_.embedding) + static_cast<size_t>(batch_->token_ids[m]) * hidden;
-      float* to = residual_.data() + static_cast<size_t>(m) * hidden;
+    pool_->for_each(walk, batch_.num_rows, [&](int m) {
+      const T* from = static_cast<const T*>(model_.embedding) + static_cast<size_t>(batch_.token_ids[m]) * hidden;
+      float* to = residual_row(m);
       for (int c = 0; c < hidden; c += kLanes) store(to + c, load_wide(from + c));
       float* cosine = angles_.data() + static_cast<size_t>(m) * model_.head_dim;
       for (int i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(batch_->positions[m]) * model_.inverse_frequencies[i];
+        const float angle = static_cast<float>(batch_.positions[m]) * model_.inverse_frequencies[i];
         cosine[i] = std::cos(angle) * model_.rope_scale;
         cosine[half + i] = std::sin(angle) * model_.rope_scale;
       }
     });
   }
 
-  // RMSNorm of `rows` rows of the residual stream; row_of(i) names them. Returns them where this thread may read them.
-  template <class RowOf>
-  const T* norm(const float* weight, int rows, int thread, RowOf&& row_of) {
-    const bool alone = rows <= kRowsNormedByAll;
-    T* to = alone ? threads_[thread].normed.fit(static_cast<size_t>(rows) * model_.hidden_size)
-                  : normed_.data();
-    auto one = [&](int i) { norm_row(residual_row(row_of(i)), weight, to + static_cast<size_t>(i) * model_.hidden_size); };
-    if (alone) {
-      for (int i = 0; i < rows; ++i) one(i);
-    } else {
-      pool_->for_each(thread, rows, one);
-    }
-    return to;
-  }
+  float* residual_row(int row) { return residual_.data() + static_cast<size_t>(row) * model_.hidden_size; }
 
-  const float* residual_row(int row) const { return residual_.data() + static_cast<size_t>(row) * model_.hidden_size; }
+  // RMSNorm of `rows` rows of the residual stream into normed_, for the product `next`; row_of(i) names them.
+  template <class RowOf>
+  void norm(const float* weight, int rows, const Weight& next, Walk& walk, RowOf&& row_of) {
+    pool_->for_each(walk, rows, [&](int i) {
+      T* to = normed_.data() + static_cast<size_t>(i) * model_.hidden_size;
+      norm_row(residual_row(row_of(i)), weight, to);
+      if (needs_sums(next, rows)) sum_groups(next, to, i);
+    });
+  }
 
   void norm_row(const float* x, const float* weight, T* to) const {
     const int hidden = model_.hidden_size;
@@ -163,27 +160,27 @@ class Decoder {
     }
   }
 
-  // Sums of x over each group, which int4 needs beside the products (linear.h). Null where it does not.
-  const float* sum_groups(const Weight& w, const T* x, int rows, int thread) {
-    if (static_cast<Kind>(w.kind) != Kind::kInt4 || rows > kInt4DirectRows) return nullptr;
+  // int4 needs the sum of a row's inputs over each group beside the products (linear.h).
+  static bool needs_sums(const Weight& w, int rows) {
+    return static_cast<Kind>(w.kind) == Kind::kInt4 && rows <= kInt4DirectRows;
+  }
+
+  void sum_groups(const Weight& w, const T* x, int row) {
     const int groups = w.inputs / w.group;
-    float* sums = threads_[thread].group_sums.fit(static_cast<size_t>(rows) * groups);
-    for (int i = 0; i < rows * groups; ++i) {
+    for (int g = 0; g < groups; ++g) {
       f32x16 total{};
-      for (int k = 0; k < w.group; k += kLanes) total += load_wide(x + static_cast<size_t>(i) * w.group + k);
-      sums[i] = sum(total);
+      for (int k = 0; k < w.group; k += kLanes) total += load_wide(x + g * w.group + k);
+      group_sums_[static_cast<size_t>(row) * groups + g] = sum(total);
     }
-    return sums;
   }
 
   // A unit is one head: after its product it is normed and rotated while in the L1 cache, and goes where it belongs.
-  void queries_keys_values(const Layer& layer, const Cache<T>& cache, int thread) {
-    const int rows = batch_->num_rows, blocks = shape_.padded_dim() / kBlock;
-    const T* x = norm(layer.attention_norm, rows, thread, [](int m) { return m; });
-    const float* sums = sum_groups(layer.qkv, x, rows, thread);
-    pool_->for_each(thread, shape_.query_heads + 2 * shape_.kv_heads, [&](int head) {
-      linear(layer.qkv, head * blocks, blocks, x, model_.hidden_size, rows, sums, threads_[thread].linear,
-             [&](int m, int count, float* out, int stride) {
+  void queries_keys_values(const Layer& layer, int index, Walk& walk) {
+    const int blocks = shape_.padded_dim() / kBlock;
+    pool_->for_each(walk, shape_.query_heads + 2 * shape_.kv_heads, [&](int head) {
+      const Cache<T> cache = cache_of(index);
+      linear(layer.qkv, head * blocks, blocks, normed_.data(), model_.hidden_size, batch_.num_rows, group_sums_.data(),
+             threads_[walk.thread].linear, [&](int m, int count, float* out, int stride) {
                for (int i = 0; i < count; ++i) finish_head(layer, cache, head, m + i, out + i * stride);
              });
     });
@@ -200,7 +197,7 @@ class Decoder {
     if (key_head < 0) {
       to = queries_.data() + (static_cast<size_t>(row) * shape_.query_heads + head) * dim;
     } else {
-      const int64_t slot = batch_->slots[row];
+      const int64_t slot = batch_.slots[row];
       if (slot < 0) return;  // padding is computed and kept nowhere
       const int kv_head = value_head < 0 ? key_head : value_head;
       to = (value_head < 0 ? cache.keys : cache.values) + slot * cache.slot_stride + kv_head * cache.head_stride;
@@ -225,23 +222,26 @@ class Decoder {
     }
   }
 
-  void attend(const Cache<T>& cache, int thread) {
-    const Attention<T> attention{shape_,          cache,            batch_->chunks, batch_->block_ids,
-                                 queries_.data(), attended_.data(), &parts_};
-    pool_->for_each(thread, static_cast<int>(plan_.items.size()),
-                    [&](int i) { attention.run(plan_.items[i], threads_[thread].attention); });
+  void attend(int layer, Walk& walk) {
+    pool_->for_each(walk, static_cast<int>(plan_.items.size()), [&](int i) {
+      const Attention<T> attention{shape_,          cache_of(layer),  batch_.chunks, batch_.block_ids,
+                                   queries_.data(), attended_.data(), &parts_};
+      attention.run(plan_.items[i], threads_[walk.thread].attention);
+    });
   }
 
   // residual += x W^T
-  void add_product(const Weight& w, const T* x, int thread) {
-    const int rows = batch_->num_rows, hidden = model_.hidden_size;
-    const float* sums = sum_groups(w, x, rows, thread);
-    pool_->for_each(thread, w.blocks(), [&](int block) {
+  void add_product(const Weight& w, const T* x, Walk& walk) {
+    const int rows = batch_.num_rows, hidden = model_.hidden_size;
+    if (needs_sums(w, rows)) {
+      pool_->for_each(walk, rows, [&](int m) { sum_groups(w, x + static_cast<size_t>(m) * w.inputs, m); });
+    }
+    pool_->for_each(walk, w.blocks(), [&](int block) {
       const int width = std::min(kBlock, hidden - block * kBlock);
-      linear(w, block, 1, x, w.inputs, rows, sums, threads_[thread].linear,
+      linear(w, block, 1, x, w.inputs, rows, group_sums_.data(), threads_[walk.thread].linear,
              [&](int m, int count, const float* out, int stride) {
                for (int i = 0; i < count; ++i) {
-                 float* to = residual_.data() + static_cast<size_t>(m + i) * hidden + block * kBlock;
+                 float* to = residual_row(m + i) + block * kBlock;
                  for (int n = 0; n < width; n += kLanes) {
                    store(to + n, load<f32x16>(to + n) + load<f32x16>(out + i * stride + n));
                  }
@@ -251,49 +251,43 @@ class Decoder {
   }
 
   // A block holds 16 gates and the 16 ups that belong to them, so their product never leaves the thread.
-  void gate_and_up(const Layer& layer, int thread) {
-    const int rows = batch_->num_rows;
-    const T* x = norm(layer.mlp_norm, rows, thread, [](int m) { return m; });
-    const float* sums = sum_groups(layer.gate_up, x, rows, thread);
-    pool_->for_each(thread, layer.gate_up.blocks(), [&](int block) {
-      linear(layer.gate_up, block, 1, x, model_.hidden_size, rows, sums, threads_[thread].linear,
-             [&](int m, int count, const float* out, int stride) {
+  void gate_and_up(const Layer& layer, Walk& walk) {
+    pool_->for_each(walk, layer.gate_up.blocks(), [&](int block) {
+      linear(layer.gate_up, block, 1, normed_.data(), model_.hidden_size, batch_.num_rows, group_sums_.data(),
+             threads_[walk.thread].linear, [&](int m, int count, const float* out, int stride) {
                for (int i = 0; i < count; ++i) {
                  const f32x16 gate = load<f32x16>(out + i * stride), up = load<f32x16>(out + i * stride + kLanes);
-                 store_narrow(activations_.data() + static_cast<size_t>(m + i) * model_.intermediate_size + block * kLanes,
-                              silu(gate) * up);
+                 T* to = activations_.data() + static_cast<size_t>(m + i) * model_.intermediate_size + block * kLanes;
+                 store_narrow(to, silu(gate) * up);
                }
              });
     });
   }
 
   // Only the rows that will be sampled: at one row the head is a fifth of all bytes.
-  void logits(int thread) {
-    const int rows = batch_->num_logit_rows;
-    if (rows == 0) return;
-    const T* x = norm(model_.final_norm, rows, thread, [this](int i) { return batch_->logit_rows[i]; });
-    const float* sums = sum_groups(model_.head, x, rows, thread);
-    pool_->for_each(thread, model_.head.blocks(), [&](int block) {
+  void logits(Walk& walk) {
+    const int rows = batch_.num_logit_rows;
+    pool_->for_each(walk, rows == 0 ? 0 : model_.head.blocks(), [&](int block) {
       const int width = std::min(kBlock, model_.vocab_size - block * kBlock);
-      linear(model_.head, block, 1, x, model_.hidden_size, rows, sums, threads_[thread].linear,
-             [&](int m, int count, const float* out, int stride) {
+      linear(model_.head, block, 1, normed_.data(), model_.hidden_size, rows, group_sums_.data(),
+             threads_[walk.thread].linear, [&](int m, int count, const float* out, int stride) {
                for (int i = 0; i < count; ++i) {
-                 std::memcpy(batch_->logits + static_cast<size_t>(m + i) * model_.vocab_size + block * kBlock,
+                 std::memcpy(batch_.logits + static_cast<size_t>(m + i) * model_.vocab_size + block * kBlock,
                              out + i * stride, sizeof(float) * width);
                }
              });
     });
   }
 
-  Model model_;
-  std::vector<Layer> layers_;
+  const Model model_;
+  const std::vector<Layer> layers_;
   Pool* pool_ = nullptr;
   HeadShape shape_;
-  const Batch* batch_ = nullptr;
+  Batch batch_;
   AttentionPlan plan_;
   Parts parts_;
   std::vector<Thread> threads_;
-  Buffer<float> residual_, angles_;
+  Buffer<float> residual_, angles_, group_sums_;
   Buffer<T> normed_, queries_, attended_, activations_;
 };
 

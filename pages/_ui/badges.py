@@ -9,6 +9,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine.lab.records import Run
+from engine.lab.words import escape_markdown as escape
 from pages._ui.i18n import t
 
 MOST_IDS = 3  # more Runs than this are counted; their ids stand in the table behind the figure
@@ -23,11 +24,6 @@ def badge(kind: str) -> str:
     """Markdown of a badge, to stand beside a number. Pure but for the language."""
     colour, icon = _LOOK[kind]
     return f":{colour}-badge[{icon} {t(f'common.badge_{kind}')}]"
-
-
-def escape(text: str) -> str:
-    """``text`` with Markdown's special characters disarmed, for names that come from a machine or a person."""
-    return "".join("\\" + c if c in "\\`*_{}[]()<>#+-.!|~$:" else c for c in text.replace("\n", " "))
 
 
 def note(text: str) -> None:

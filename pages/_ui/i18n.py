@@ -1,7 +1,8 @@
 """Words on the screen: a catalogue per language, looked up at the moment of drawing.
 
-``text/<lang>/<namespace>.yaml`` holds the strings; ``t("namespace.key", name=value)`` gives the one of the session's
-language. Nothing is looked up at import and no process-wide locale is set, because all learners share one process.
+``text/<lang>/<namespace>.yaml`` holds the strings, beside those shared with reports (``engine.lab.words``);
+``t("namespace.key", name=value)`` gives the one of the session's language. Nothing is looked up at import and no
+process-wide locale is set, because all learners share one process.
 A key that is missing is a defect: it raises, and the tests hold both languages to the same keys and placeholders.
 """
 
@@ -12,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import streamlit as st
-import yaml
 
-LANGUAGES = ("en", "zh")
+from engine.lab.words import LANGUAGES, read_texts, shared_texts
+
 DEFAULT_LANGUAGE = "en"
 NAMES = MappingProxyType({"en": "English", "zh": "中文"})
 TEXT_DIR = Path(__file__).parent / "text"
@@ -24,19 +25,7 @@ _STATE_KEY = "_language"
 @lru_cache(maxsize=len(LANGUAGES))
 def catalogue(lang: str) -> MappingProxyType[str, str]:
     """All strings of one language by ``namespace.key``. Pure but for reading the files once."""
-    strings: dict[str, str] = {}
-    for path in sorted((TEXT_DIR / lang).glob("*.yaml")):
-        _flatten(path.stem, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, strings)
-    return MappingProxyType(strings)
-
-
-def _flatten(prefix: str, node: dict, into: dict[str, str]) -> None:
-    for key, value in node.items():
-        name = f"{prefix}.{key}"
-        if isinstance(value, dict):
-            _flatten(name, value, into)
-        else:
-            into[name] = str(value)
+    return MappingProxyType({**shared_texts(lang), **read_texts(TEXT_DIR, lang)})
 
 
 def translate(lang: str, key: str, /, **values: object) -> str:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.lab.words import shared_texts
 from pages._ui.i18n import LANGUAGES, TEXT_DIR, catalogue, match_locale, translate
 
 PAGES = TEXT_DIR.parents[1]
+SOURCES = [*sorted(PAGES.rglob("*.py")), PAGES.parent / "app.py"]
 CJK = re.compile(r"[\u4e00-\u9fff]")
 # Words that stay as they are in Chinese: units, names, quantities of the course, badges of a format.
 KEPT = re.compile(
@@ -67,10 +69,10 @@ def test_browser_locale(locale: str | None, expected: str | None) -> None:
 
 def _literal_keys() -> set[str]:
     """Every string in the page code that reads like a key, f-strings as patterns."""
-    namespaces = {path.stem for path in (TEXT_DIR / "en").glob("*.yaml")} - {"player"}
+    namespaces = {path.stem for path in (TEXT_DIR / "en").glob("*.yaml")}
     shape = re.compile(rf"({'|'.join(namespaces)})\.[a-z_0-9]+")
     found: set[str] = set()
-    for path in PAGES.rglob("*.py"):
+    for path in SOURCES:
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         inside = {id(piece) for node in nodes if isinstance(node, ast.JoinedStr) for piece in node.values}
         for node in nodes:
@@ -83,7 +85,7 @@ def _literal_keys() -> set[str]:
 
 def _patterns() -> list[re.Pattern[str]]:
     patterns = []
-    for path in PAGES.rglob("*.py"):
+    for path in SOURCES:
         source = path.read_text(encoding="utf-8")
         namespace = re.search(r'^_NS = "(\w+)"', source, re.MULTILINE)
         for node in ast.walk(ast.parse(source)):
@@ -107,7 +109,7 @@ def test_every_key_a_page_asks_for_exists() -> None:
 
 def test_every_string_is_used_by_a_page() -> None:
     literal, patterns = _literal_keys(), _patterns()
-    own = [key for key in catalogue("en") if not key.startswith("player.")]
+    own = [key for key in catalogue("en") if key not in shared_texts("en")]
     idle = [key for key in own if key not in literal and not any(p.fullmatch(key) for p in patterns)]
     assert idle == []
 

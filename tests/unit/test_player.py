@@ -12,12 +12,12 @@ import pytest
 import yaml
 from streamlit.testing.v1 import AppTest
 
+from engine.lab.player.payload import EVENTS, PHASES, REASONS, partial_run, player_strings, timeline_payload
+from engine.lab.player.twin import timeline_summary, timeline_table
 from engine.lab.scenario import Scenario
-from pages._ui.player import partial_run, timeline_payload, timeline_summary, timeline_table
-from pages._ui.player.payload import EVENTS, PHASES, REASONS, player_strings
 from tests.unit.player_runs import eventful_run, long_run, make_request, make_run, make_step
 
-FOLDER = Path("pages/_ui/player")
+FOLDER = Path("engine/lab/player")
 
 
 def decoded(columns: dict[str, list]) -> list[dict]:
@@ -168,7 +168,7 @@ def test_names_cannot_become_markup():
 
 
 def test_catalogues_match_and_hold_every_string_the_script_asks_for():
-    en, zh = (yaml.safe_load(Path(f"pages/_ui/text/{lang}/player.yaml").read_text("utf-8")) for lang in ("en", "zh"))
+    en, zh = (yaml.safe_load(Path(f"engine/lab/text/{lang}/player.yaml").read_text("utf-8")) for lang in ("en", "zh"))
     assert list(en) == list(zh)
     for key in en:
         places = [set(re.findall(r"{(\w+)}", text[key])) for text in (en, zh)]

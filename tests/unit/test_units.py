@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pages._ui import units
+from engine.lab import units
 
 
 @pytest.mark.parametrize(

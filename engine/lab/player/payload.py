@@ -13,7 +13,7 @@ from typing import Any
 
 from engine.lab.records import DeviceInfo, Header, ModelInfo, Run, StepRecord
 from engine.lab.scenario import Scenario
-from pages._ui.i18n import catalogue
+from engine.lab.words import shared_texts
 
 PAYLOAD_VERSION = 1
 PHASES = ("prefill", "decode", "recompute", "padding")
@@ -52,7 +52,7 @@ def timeline_payload(
 
 def player_strings(lang: str) -> dict[str, str]:
     """The player's own strings without their namespace. Pure."""
-    return {k.removeprefix(_NAMESPACE): v for k, v in catalogue(lang).items() if k.startswith(_NAMESPACE)}
+    return {k.removeprefix(_NAMESPACE): v for k, v in shared_texts(lang).items() if k.startswith(_NAMESPACE)}
 
 
 def run_columns(label: str, run: Run, pieces: Pieces | None = None) -> dict[str, Any]:

@@ -1,39 +1,25 @@
-"""The timeline player: one or two Runs on one clock, played in the browser.
+"""The timeline player on a page: one or two Runs on one clock, played in the browser.
 
-The page sends the data once (``payload``); everything that moves moves in the browser, never by rerunning the page.
-Below the picture stands the same content as a table and a text (``twin``), for a screen reader, for print, and for
-anyone who would rather read. The JavaScript is plain and lies in ``js/``: its files are one module, joined in the order
-of their numbers, because an inline component is a single script.
+The page sends the data once; everything that moves moves in the browser, never by rerunning the page. Below the picture
+stands the same content as a table and a text, for a screen reader, for print, and for anyone who would rather read.
+What is drawn and said is ``engine.lab.player``'s; here it is only mounted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import streamlit as st
 
+from engine.lab.player import MOUNT, script, stylesheet
+from engine.lab.player.payload import Pieces, partial_run, timeline_payload
+from engine.lab.player.twin import timeline_summary, timeline_table
 from engine.lab.records import Run
 from pages._ui.i18n import translate
-from pages._ui.player.payload import Pieces, partial_run, timeline_payload
-from pages._ui.player.twin import timeline_summary, timeline_table
 
-__all__ = ["partial_run", "timeline_payload", "timeline_player", "timeline_summary", "timeline_table"]
+__all__ = ["partial_run", "timeline_player"]
 
-_FOLDER = Path(__file__).parent
-_HTML = '<div class="player">\n</div>'  # a line break inside: a one-line string would be taken for a path
-
-
-def _script() -> str:
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((_FOLDER / "js").glob("*.js")))
-
-
-_component = st.components.v2.component(
-    "token_by_token.timeline",
-    html=_HTML,
-    css=(_FOLDER / "player.css").read_text(encoding="utf-8"),
-    js=_script(),
-)
+_component = st.components.v2.component("token_by_token.timeline", html=MOUNT, css=stylesheet(), js=script())
 
 
 def timeline_player(

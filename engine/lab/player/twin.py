@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from engine.lab import units
 from engine.lab.latency import request_metrics, waits
+from engine.lab.player.payload import request_rows
 from engine.lab.records import RequestRecord, Run, StepRecord
-from pages._ui import units
-from pages._ui.badges import escape
-from pages._ui.i18n import translate
-from pages._ui.player.payload import request_rows
+from engine.lab.words import escape_markdown as escape
+from engine.lab.words import say
 
 
 def timeline_table(run: Run, lang: str) -> pd.DataFrame:
@@ -33,7 +33,7 @@ def timeline_summary(runs: Sequence[tuple[str, Run]], lang: str) -> str:
 
 
 def _words(lang: str, key: str, **values: object) -> str:
-    return translate(lang, f"player.{key}", **values)
+    return say(lang, f"player.{key}", **values)
 
 
 def counted(lang: str, key: str, n: int) -> str:

@@ -59,7 +59,7 @@ def find_model(name: str, models_dir: Path, progress: Progress) -> ModelFolder |
 def list_models(models_dir: Path | None = None) -> list[dict]:
     """What can be loaded, best first, as dicts: name, source, ready (no download, no conversion), note. Pure."""
     models_dir = _models_dir(models_dir)
-    gguf_path, version = _packaged_gguf()
+    gguf_path, version = packaged_gguf()
     converted = converted_marker(models_dir / PACKAGED_NAME)
     models = []
     if gguf_path is not None or converted is not None:
@@ -89,7 +89,7 @@ def _models_dir(models_dir: Path | None) -> Path:
 
 def _packaged(models_dir: Path, progress: Progress) -> ModelFolder | None:
     folder = models_dir / PACKAGED_NAME
-    gguf_path, version = _packaged_gguf()
+    gguf_path, version = packaged_gguf()
     marker = converted_marker(folder)
     is_stale = marker is not None and gguf_path is not None and marker.get("gguf_bytes") != gguf_path.stat().st_size
     if marker is None or is_stale:
@@ -102,7 +102,7 @@ def _packaged(models_dir: Path, progress: Progress) -> ModelFolder | None:
     return ModelFolder(PACKAGED_NAME, folder, marker.get("source", _packaged_source(version)))
 
 
-def _packaged_gguf() -> tuple[Path | None, str]:
+def packaged_gguf() -> tuple[Path | None, str]:
     """(the GGUF file inside the installed package, the package's version), found without importing it. Pure."""
     try:
         distribution = importlib.metadata.distribution(_PACKAGE)

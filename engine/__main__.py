@@ -1,4 +1,4 @@
-"""The command line: ``python -m engine serve | run | check | export | accuracy | roof | models``.
+"""The command line: ``python -m engine serve | run | check | export | accuracy | roof | bench | models``.
 
 Everything the pages do can be done here. Results go to stdout, progress and errors to stderr. A mistake of the user is
 one sentence and exit code 2 (a Run that fails its check: 1), Ctrl-C is quiet (130), and no file is left half-written.
@@ -194,6 +194,26 @@ def roof() -> None:
         with progress() as on_progress:
             ceilings = _runtime(on_progress).calibrate()
         print(ceilings.model_dump_json())
+
+
+@cli.command()
+def bench(
+    peers: Annotated[str, typer.Option(help="Engines to compare with: hf, llamacpp, vllm.")] = "",
+    only: Annotated[str, typer.Option(help="Measure these suites and keep the file's others; default: all.")] = "",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File that takes the results, and keeps them.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Rounds, each in fresh processes.", min=1, max=50)] = 5,
+    quick: Annotated[bool, typer.Option(help="Everything small: shows that it works, measures nothing.")] = False,
+) -> None:
+    """Measure this engine beside its peers on this machine; prints tables."""
+    with sentences():
+        from engine.bench.cli import measure
+
+        if json_file is not None:
+            _check_writable(json_file)
+        command = " ".join(["python -m engine", *sys.argv[1:]])
+        print(measure(peers, only, json_file, repeats, quick, command, _say))
 
 
 @cli.command()

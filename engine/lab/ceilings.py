@@ -67,11 +67,11 @@ def measure_ceilings(info: DeviceInfo | None = None, progress: Progress | None =
     tell = progress or (lambda share, what: None)
     before, begin = cpu_sample(), time.perf_counter()
     tell(0.0, "read")
-    read = _measure_read(info)
+    read = measure_read(info)
     matmul = {}
     for index, dtype in enumerate(MATMUL_DTYPES):
         tell(0.4 + 0.6 * index / len(MATMUL_DTYPES), dtype)
-        matmul[dtype] = _measure_matmul(info, dtype)
+        matmul[dtype] = measure_matmul(info, dtype)
     tell(1.0, "done")
     disturbed = noise(before)
     return Ceilings(
@@ -88,22 +88,26 @@ def measure_ceilings(info: DeviceInfo | None = None, progress: Progress | None =
     )
 
 
-def _measure_read(info: DeviceInfo) -> Rate:
-    """Sum a buffer of ones that no cache holds. Ones, not zeros: untouched zero pages are never read from memory."""
+def measure_read(info: DeviceInfo, seconds: float | None = None) -> Rate:
+    """Sum a buffer of ones that no cache holds. Ones, not zeros: untouched zero pages are never read from memory.
+
+    ``seconds``: for each number of threads, by default ``READ_SECONDS``.
+    """
     import torch
 
+    seconds = seconds or READ_SECONDS
     num_bytes = READ_BYTES[info.type]
     if info.type == "cpu":
         num_bytes = max(min(num_bytes, psutil.virtual_memory().available // 4), LEAST_READ_BYTES)
     buffer = torch.ones(num_bytes // 4, dtype=torch.float32, device=info.type)
     how = f"sum over a float32 buffer of {num_bytes / 1e6:.0f} MB"
     if info.type == "cuda":
-        passes = _timed(lambda: buffer.sum(), READ_SECONDS, torch.cuda.synchronize)
+        passes = _timed(lambda: buffer.sum(), seconds, torch.cuda.synchronize)
         return _rate([num_bytes / 1e9 / s for s in passes], "GB/s", how)
     found = []
     for threads in sorted({1, info.threads}):  # one thread can suffice, and two can get in each other's way
         with _reader(buffer, threads) as read_all:
-            rates = [num_bytes / 1e9 / s for s in _timed(read_all, READ_SECONDS)]
+            rates = [num_bytes / 1e9 / s for s in _timed(read_all, seconds)]
         found.append(_rate(rates, "GB/s", f"{how}, in {threads} {'thread' if threads == 1 else 'threads'}"))
     return max(found, key=lambda rate: rate.value)
 
@@ -135,9 +139,10 @@ def _reader(buffer: torch.Tensor, threads: int) -> Iterator[Callable[[], None]]:
         torch.set_num_threads(own)
 
 
-def _measure_matmul(info: DeviceInfo, dtype: str) -> Rate:
+def measure_matmul(info: DeviceInfo, dtype: str, seconds: float | None = None) -> Rate:
     """Square matmuls of growing size; the best size counts. A size that would take too long is left out.
 
+    ``seconds``: for each size, by default ``MATMUL_SECONDS``.
     A dtype without instructions of its own (float16 on most CPUs) is hundreds of times slower than its neighbours.
     """
     import torch
@@ -152,7 +157,7 @@ def _measure_matmul(info: DeviceInfo, dtype: str) -> Rate:
             a, b = (torch.randn(size, size, device=info.type).to(getattr(torch, dtype)) for _ in range(2))
             out = torch.empty_like(a)
             with torch.inference_mode():
-                passes = _timed(lambda a=a, b=b, out=out: torch.matmul(a, b, out=out), MATMUL_SECONDS, sync)
+                passes = _timed(lambda a=a, b=b, out=out: torch.matmul(a, b, out=out), seconds or MATMUL_SECONDS, sync)
             rates = [2 * size**3 / 1e12 / s for s in passes]
             found.append(_rate(rates, "TFLOP/s", f"{size} x {size} matmul in {dtype}"))
             if 8 * min(passes) > LONGEST_PASS_S:  # twice the size is eight times the work

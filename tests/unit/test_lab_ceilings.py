@@ -212,6 +212,6 @@ def test_a_size_that_would_take_too_long_is_left_out(monkeypatch: pytest.MonkeyP
         return [slow[sizes[-1]]] * 12
 
     monkeypatch.setattr(ceilings, "_timed", timed)
-    found = ceilings._measure_matmul(INFO, "float32")
+    found = ceilings.measure_matmul(INFO, "float32")
     assert sizes == [8, 16]
     assert found.how.startswith("8 x 8") and found.value == pytest.approx(2 * 8**3 / 1e12 / 0.01)

@@ -1,0 +1,31 @@
+"""The ``bench`` command without its options: what is asked, checked before anything is measured; then the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.bench.plan import PEERS, SUITES, Plan, chosen
+from engine.bench.results import Results
+from engine.bench.session import Session, machine
+from engine.bench.table import render
+
+
+def measure(
+    peers: str,
+    only: str,
+    json_file: Path | None,
+    repeats: int,
+    quick: bool,
+    command: str,
+    say: Callable[[str], None],
+) -> str:
+    """The tables of everything the file holds afterwards. Effect: measures, writes the file. Raises: BenchError."""
+    suites, wanted_peers = chosen("--only", only, SUITES) or SUITES, chosen("--peers", peers, PEERS)
+    name, device = machine()
+    results = (Results.load(json_file, name) if json_file else None) or Results(name, device)
+    plan = Plan.quick(repeats) if quick else Plan(repeats)
+    Session(plan, suites, wanted_peers, command, say).run(results)
+    if json_file is not None:
+        results.save(json_file)
+    return render(results)

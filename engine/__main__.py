@@ -1,4 +1,4 @@
-"""The command line: ``python -m engine serve | run | check | export | accuracy | roof | bench | models``.
+"""The command line: ``python -m engine serve | run | check | export | import | accuracy | roof | bench | models``.
 
 Everything the pages do can be done here. Results go to stdout, progress and errors to stderr. A mistake of the user is
 one sentence and exit code 2 (a Run that fails its check: 1), Ctrl-C is quiet (130), and no file is left half-written.
@@ -96,6 +96,7 @@ def serve(
         except app.PortTaken as error:
             _say(str(error))
             raise typer.Exit(PORT_TAKEN) from None
+        os.environ["TOKEN_BY_TOKEN_SERVING_PORT"] = str(sock.getsockname()[1])  # so that it never waits for itself
         if not exit_with_parent:
             _say(f"engine at http://{app.HOST}:{sock.getsockname()[1]} (Ctrl-C stops it)")
         served = model or config.default_model
@@ -151,6 +152,32 @@ def export(
         is_trace = format is ExportFormat.chrome
         _write(out, json.dumps(exports.to_chrome(loaded)) if is_trace else exports.to_csv(loaded, table.value))
         print(f"wrote {out}")
+
+
+@cli.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="A result of `vllm bench serve --save-detailed`, or a Chrome trace.")],
+    out: Annotated[Path, typer.Option(help="Where the Run file is written.")],
+) -> None:
+    """Turn a file of another tool into a Run, and say what it lacks."""
+    with sentences():
+        from engine.lab.check import CheckError
+        from engine.lab.imports import import_run
+        from engine.lab.records import RunFileError
+
+        _check_writable(out)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise RunFileError(f"{file} is not a text file; give a file of JSON") from None
+        try:
+            run = import_run(text, file.name, f"run-{secrets.token_hex(6)}")
+        except CheckError as error:
+            _say(str(error))
+            raise typer.Exit(1) from None
+        run.save(out)
+        lacks = run.header.observed.lacks if run.header.observed else []
+        print(json.dumps({"run_id": run.run_id, "out": str(out), "requests": len(run.requests), "lacks": lacks}))
 
 
 @cli.command()
@@ -249,10 +276,11 @@ def _execute(scenario: Scenario, kernels: str | None) -> Run:
     num_tokens = 0
     with progress() as on_progress:
 
-        def on_step(record: StepRecord, deltas: Mapping[str, str]) -> None:
+        def on_step(record: StepRecord | None, deltas: Mapping[str, str]) -> None:
             nonlocal num_tokens
-            num_tokens += len(record.outputs)
-            on_progress("run", num_tokens / total_tokens, f"step {record.step}, {num_tokens} of {total_tokens} tokens")
+            num_tokens += len(record.outputs) if record else len(deltas)
+            where = f"step {record.step}, " if record else ""
+            on_progress("run", num_tokens / total_tokens, f"{where}{num_tokens} of {total_tokens} tokens")
 
         runtime = _runtime(on_progress, kernels)
         prepared = runtime.prepare(scenario)

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from engine.lab.check_rules import INVARIANTS, TIME_SLACK_S, CheckError, RequestTrack, require
 from engine.lab.check_step import StepReplay
+from engine.lab.observed import check_observed
 from engine.lab.records import Header, RequestRecord, Run, RunFileError
 from engine.lab.scenario import RequestSpec, Scenario, ScenarioError
 from engine.lab.work import BYTES_PER_ELEMENT, element_sizes
@@ -46,6 +47,10 @@ def check_file(path: str | Path) -> Run:
 def check_run(run: Run) -> None:
     """Check a Run. Pure. Raises: CheckError naming the record and the invariant it breaks."""
     _check_numbers(run)
+    if run.header.observed is not None:
+        _check_named(run.header)
+        check_observed(run)
+        return
     scenario = _check_header(run.header)
     tracks = {
         request_id: RequestTrack(request_id, spec, _spec_prompt_tokens(spec))
@@ -93,15 +98,19 @@ def _check_header(header: Header) -> Scenario:
         raise CheckError("header", "header_scenario", f"the scenario is not valid: {error}") from None
     except (ValueError, RecursionError) as error:
         raise CheckError("header", "header_scenario", f"the scenario cannot be read: {type(error).__name__}") from None
+    _check_named(header)
+    _check_agreement(header, scenario)
+    _check_model(header)
+    return scenario
+
+
+def _check_named(header: Header) -> None:
     named = re.fullmatch(r"run-[0-9a-f]{12}", header.run_id)
     require(named, "header", "header_id", f"run_id is {header.run_id!r}; it is 'run-' and 12 hexadecimal digits")
     try:
         datetime.fromisoformat(header.created_utc)
     except ValueError:
         raise CheckError("header", "header_id", f"created_utc {header.created_utc!r} is not an ISO time") from None
-    _check_agreement(header, scenario)
-    _check_model(header)
-    return scenario
 
 
 def _check_agreement(header: Header, scenario: Scenario) -> None:

@@ -26,6 +26,7 @@ INVARIANTS: dict[str, str] = {
     "step_order": "steps are numbered 0, 1, 2 ... and follow the scenario's policy",
     "time_order": "steps do not overlap and time does not run backwards",
     "time_parts": "the parts of a step take no longer than the step",
+    "observed": "a run watched from outside says only what can be seen from there",
     "admitted": "only a waiting request is admitted",
     "preempted": "only a running request is preempted",
     "scheduled": "a step runs at least one token of each of its requests, each once, and only of running ones",

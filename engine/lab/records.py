@@ -60,6 +60,18 @@ class ModelInfo(_Record):
     weight_bytes: int
 
 
+class Observed(_Record):
+    """What a Run that was watched from outside knows of itself, and what it lacks (``engine.lab.observed``).
+
+    ``lacks`` names what a page cannot show of it: steps, queue, blocks, device, model, token_ids, prompt_tokens,
+    arrivals, or every token's own time (single_tokens).
+    """
+
+    source: str  # the address of the server, or the name of the file
+    server: str  # what it calls itself
+    lacks: list[str]
+
+
 class Header(_Record):
     kind: Literal["header"] = "header"
     schema_version: int = Field(SCHEMA_VERSION, alias="schema")
@@ -73,6 +85,7 @@ class Header(_Record):
     block_size: int
     num_blocks: int
     versions: dict[str, str]
+    observed: Observed | None = Field(None, exclude_if=lambda value: value is None)
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -178,6 +191,7 @@ class RequestRecord(_Record):
     num_cached_tokens: int
     finish_reason: FinishReason | None
     output_token_ids: list[int]
+    token_times_s: list[float] | None = Field(None, exclude_if=lambda value: value is None)  # only of an observed Run
 
 
 class Run(BaseModel):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 PolicyName = Literal["static", "orca", "paged", "chunked", "cache_aware", "shortest_first"]
 DType = Literal["float32", "bfloat16", "float16"]
@@ -59,6 +60,34 @@ class Speculation(_Strict):
 
     ngram: int = Field(3, ge=1, le=8)
     num_draft_tokens: int = Field(4, ge=1, le=16)
+
+
+class ServerTarget(_Strict):
+    """Another server that speaks the OpenAI API: the workload goes there, and is timed from outside.
+
+    ``url`` is the address with or without ``/v1``. ``model`` is one that it lists; the first one when left out.
+    """
+
+    url: str = Field(min_length=1, max_length=300)
+    model: str | None = Field(None, min_length=1, max_length=300)
+    api: Literal["completions", "chat"] = "completions"
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        """The address without ``/v1`` and without a slash at its end."""
+        plain = url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
+        try:
+            parts = urlsplit(plain)
+            known = parts.scheme in ("http", "https") and bool(parts.hostname)
+            _ = parts.port  # raises for a port that is none
+        except ValueError:
+            known = False
+        if not known or any(c.isspace() for c in plain):
+            raise ValueError(f"{url[:80]!r} is no address of a server; write one like http://127.0.0.1:8000")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("an address holds no user, password, query or fragment; leave them out")
+        return plain
 
 
 class RequestSpec(_Strict):
@@ -113,6 +142,9 @@ class Scenario(_Strict):
 
     ``probes`` are measured right after the last request, on the same model and device, and stand in the Run's header:
     ``training_step`` learns once from the prompt of the last request (``engine.lab.probes``).
+
+    With ``server`` the workload goes to another server and is only observed (``engine.lab.observed``): policy, limits,
+    dtype and block size are that server's business, and what stands here of them is not used.
     """
 
     name: str = Field("", max_length=200)
@@ -126,6 +158,7 @@ class Scenario(_Strict):
     speculation: Speculation | None = None
     seed: int = Field(0, ge=0, le=2**63 - 1)
     probes: tuple[ProbeName, ...] = Field((), max_length=1)
+    server: ServerTarget | None = None
     requests: tuple[RequestSpec, ...] = Field(min_length=1, max_length=MAX_REQUESTS_PER_SCENARIO)
 
     @model_validator(mode="after")
@@ -144,6 +177,23 @@ class Scenario(_Strict):
             if self.kv_dtype is not None:
                 raise ValueError(
                     f"speculation overwrites wrong guesses, which kv_dtype {self.kv_dtype} cannot; leave one out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _may_observe(self) -> Scenario:
+        if self.server is None:
+            return self
+        for name in ("weights", "kv_dtype", "speculation"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is decided by the server at {self.server.url}; leave it out")
+        if self.probes:
+            raise ValueError("probes need this engine's own model; leave them out, or leave server out")
+        for name, request in zip(self.request_ids(), self.requests, strict=True):
+            if request.follows is not None or request.prompt is None or request.num_prompt_tokens is not None:
+                raise ValueError(
+                    f"request {name}: a server is sent texts, with its own tokenizer; give prompt, "
+                    "and leave out prompt_token_ids, num_prompt_tokens and follows"
                 )
         return self
 
@@ -224,7 +274,7 @@ def _sentence(error: ValidationError, data: dict) -> ScenarioError:
     return ScenarioError(f"{field} is {value}; {bounds or allowed}", field)
 
 
-_MODELS = {"limits": Limits, "requests": RequestSpec, "speculation": Speculation}
+_MODELS = {"limits": Limits, "requests": RequestSpec, "speculation": Speculation, "server": ServerTarget}
 
 
 def _model_of(parts: tuple) -> type[BaseModel]:

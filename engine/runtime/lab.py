@@ -25,6 +25,7 @@ from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.runtime.followers import Followers
 from engine.runtime.kernels_choice import KernelChoice, choose_kernels, kernels_of, make_executor, ops_of, settle
+from engine.runtime.outside import Stopped, observe
 from engine.runtime.prompts import prompt_token_ids
 from engine.runtime.serving import ServingEngine
 from engine.runtime.text import TextStream
@@ -35,7 +36,7 @@ from engine.scheduling.requests import Request
 from engine.settings import Settings
 
 OnProgress = Callable[[str, float | None, str], None]
-OnStep = Callable[[StepRecord, Mapping[str, str]], None]
+OnStep = Callable[[StepRecord | None, Mapping[str, str]], None]  # no record: a text from another server
 
 NUM_MODELS_KEPT = 2
 SERVING_LIMITS = Limits(max_requests=16, max_batch_tokens=512, num_blocks=1024)
@@ -73,6 +74,13 @@ class PreparedRun:
                 zip(self.scenario.request_ids(), self.prompts, self.scenario.requests, strict=True)
             )
         ]
+
+
+@dataclass(frozen=True)
+class PreparedOutside:
+    """A Scenario for another server: nothing of it needs this engine's model."""
+
+    scenario: Scenario
 
 
 @dataclass(frozen=True)
@@ -149,8 +157,10 @@ class LabRuntime:
 
     # ---- runs --------------------------------------------------------------------------------------------------
 
-    def prepare(self, scenario: Scenario) -> PreparedRun:
+    def prepare(self, scenario: Scenario) -> PreparedRun | PreparedOutside:
         """Load, tokenize and check everything a run needs. Raises: ScenarioError, ModelError (one sentence each)."""
+        if scenario.server is not None:
+            return PreparedOutside(scenario)
         _require_available(scenario)
         loaded = self.load(scenario.model, scenario.dtype, scenario.weights)
         prompts = []
@@ -173,7 +183,7 @@ class LabRuntime:
 
     def run(
         self,
-        prepared: PreparedRun,
+        prepared: PreparedRun | PreparedOutside,
         run_id: str,
         on_step: OnStep = lambda record, deltas: None,
         should_stop: Callable[[], bool] = lambda: False,
@@ -182,6 +192,8 @@ class LabRuntime:
 
         Raises: ScenarioError for a request that can never be served, RunCancelled when ``should_stop`` says so.
         """
+        if isinstance(prepared, PreparedOutside):
+            return _observe(prepared.scenario, run_id, on_step, should_stop)
         scenario, loaded = prepared.scenario, prepared.loaded
         executor = self._executor(loaded, scenario.limits, scenario.block_size, scenario.kv_dtype)
         namespace = f"{loaded.info.name}, {scenario.kv_dtype or scenario.dtype}"
@@ -325,6 +337,15 @@ class LabRuntime:
 
     def _kept_positions(self) -> int | None:
         return next((m.max_positions for m in reversed(self._kept.models.values())), None)
+
+
+def _observe(scenario: Scenario, run_id: str, on_step: OnStep, should_stop: Callable[[], bool]) -> RunResult:
+    """The device stays idle meanwhile, so that a server on the same machine is measured alone. Raises: RunCancelled."""
+    try:
+        seen = observe(scenario, run_id, lambda deltas: on_step(None, deltas), should_stop)
+    except Stopped:
+        raise RunCancelled("the run was stopped") from None
+    return RunResult(seen.run, seen.texts, seen.pieces)
 
 
 def _require_available(scenario: Scenario) -> None:

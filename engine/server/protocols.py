@@ -59,7 +59,7 @@ class Runtime(Protocol):
         self,
         prepared: object,
         run_id: str,
-        on_step: Callable[[StepRecord, Mapping[str, str]], None],
+        on_step: Callable[[StepRecord | None, Mapping[str, str]], None],
         should_stop: Callable[[], bool],
     ) -> RunResult: ...
     def serving(self) -> ServingEngine: ...

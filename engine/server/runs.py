@@ -89,14 +89,20 @@ class LabRun:
         """Effect: remember what the runtime is doing before the first step (loading another model, warming up)."""
         self._stage = message
 
-    def on_step(self, record: StepRecord, deltas: Mapping[str, str]) -> None:
-        """Effect: append one step and the text it made. Ignored once the run is over."""
+    def on_step(self, record: StepRecord | None, deltas: Mapping[str, str]) -> None:
+        """Effect: append one step and the text it made; a text without a step came from another server.
+
+        Ignored once the run is over.
+        """
         with self._lock:
             if self.is_over:
                 return
-            self._steps.append(record)
-            self._num_steps += 1
-            self._num_tokens += sum(output.token_id is not None for output in record.outputs)
+            if record is None:
+                self._num_tokens += len(deltas)
+            else:
+                self._steps.append(record)
+                self._num_steps += 1
+                self._num_tokens += sum(output.token_id is not None for output in record.outputs)
             for request_id, text in deltas.items():
                 self._texts.setdefault(request_id, []).append(text)
 

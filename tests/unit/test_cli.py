@@ -225,3 +225,21 @@ def test_serve_answers_before_the_model_is_loaded_and_stops_quietly(how, tmp_pat
         server.kill()
     assert server.returncode == 0
     assert errors.strip().splitlines() == [f"engine at http://127.0.0.1:{port} (Ctrl-C stops it)"]
+
+
+def test_import_writes_a_run_and_says_what_it_lacks(tmp_path) -> None:
+    result = {
+        "model_id": "m",
+        "request_rate": 1,
+        "ttfts": [0.1],
+        "itls": [[0.02]],
+        "input_lens": [3],
+        "output_lens": [2],
+    }
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    done = call("import", tmp_path / "result.json", "--out", tmp_path / "run.jsonl")
+    assert done.exit_code == 0 and "arrivals" in json.loads(done.stdout)["lacks"]
+    assert call("check", tmp_path / "run.jsonl").exit_code == 0
+    (tmp_path / "photo").write_bytes(b"\xff\xd8\xff")
+    refused = call("import", tmp_path / "photo", "--out", tmp_path / "other.jsonl")
+    assert refused.exit_code == 2 and not (tmp_path / "other.jsonl").exists()

@@ -648,7 +648,11 @@ def test_a_corruption_is_rejected_and_named(
 
 def test_the_table_of_corruptions_covers_the_rules() -> None:
     covered = {invariant for _, invariant, _ in CORRUPTIONS}
-    assert set(INVARIANTS) - covered == {"block_owner", "record_num_cached_tokens"}  # tested below
+    assert set(INVARIANTS) - covered == {
+        "block_owner",
+        "record_num_cached_tokens",
+        "observed",
+    }  # tested below, and in test_lab_imports
 
 
 def test_a_finished_request_that_keeps_its_blocks_is_rejected(genuine: dict[str, Records]) -> None:

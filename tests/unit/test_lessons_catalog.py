@@ -111,7 +111,9 @@ def test_a_code_link_leads_to_a_symbol_that_exists(link):
     path, _, symbol = link.partition("::")
     body = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
     for name in symbol.split("."):
-        found = [n for n in body if isinstance(n, (ast.ClassDef, ast.FunctionDef)) and n.name == name]
+        found = [
+            n for n in body if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name
+        ]
         assert found, f"{link}: no {name}"
         body = found[0].body
 

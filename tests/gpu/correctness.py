@@ -123,12 +123,13 @@ def _store_int8(device: OnDevice, case: dict) -> None:
 
 def _sampling(device: OnDevice) -> None:
     """Greedy rows to the token; drawn ones but for ties in the last bit of a logarithm."""
-    logits, rows = torch.randn(256, 5000, generator=torch.Generator().manual_seed(0)) * 3, torch.arange(256)
+    count = 8 if device.is_dry_run else 256
+    logits, rows = torch.randn(count, 5000, generator=torch.Generator().manual_seed(0)) * 3, torch.arange(count)
     seeds = rows * 7919 + 13
-    for temperature, least in ((0.0, 256), (1.0, 252)):
-        temperatures = torch.full((256,), temperature)
-        same = device.sample(logits, temperatures, seeds) == twins.sample(logits, temperatures, seeds)
-        assert same.sum() >= least, f"{256 - same.sum()} of 256 tokens differ at temperature {temperature}"
+    for temperature, ties in ((0.0, 0), (1.0, 0 if device.is_dry_run else 4)):
+        temperatures = torch.full((count,), temperature)
+        differ = (device.sample(logits, temperatures, seeds) != twins.sample(logits, temperatures, seeds)).sum()
+        assert differ <= ties, f"{differ} of {count} tokens differ at temperature {temperature}"
 
 
 def _repeats(stage: Stage) -> None:

@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-python=".venv/bin/python"
+python="${PYTHON:-.venv/bin/python}" # PYTHON=... names another one
 [ -x "$python" ] || python="$(command -v python3 || command -v python)"
 
 minutes=8

@@ -28,6 +28,7 @@ def player(static: Run, chunked: Run) -> None:
     spoken = [session.store().texts(run.run_id).pieces or None for run in (static, chunked)]
     labelled = [(t("common.policy_static"), static), (t("common.policy_chunked"), chunked)]
     timeline_player(labelled, lang=language(), key="bt_player", texts=spoken)
+    provenance(static, chunked)
 
 
 def waits(static: Run, chunked: Run) -> None:

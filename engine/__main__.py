@@ -289,10 +289,12 @@ def _execute(scenario: Scenario, kernels: str | None) -> Run:
 
 def _summary(run: Run, out: Path) -> dict[str, object]:
     from engine.lab.metrics import run_metrics
+    from engine.lab.savings import savings
 
     header = run.header
     head = {"run_id": run.run_id, "out": str(out), "model": header.model.name, "device": header.device.name}
-    return {**head, "policy": header.scenario["policy"], "dtype": header.dtype, **dataclasses.asdict(run_metrics(run))}
+    head |= {"policy": header.scenario["policy"], "dtype": header.dtype}
+    return {**head, **dataclasses.asdict(run_metrics(run)), **savings(run)}
 
 
 def _check_writable(path: Path) -> None:

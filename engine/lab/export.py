@@ -12,6 +12,7 @@ import io
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from engine.lab.draft_use import accepted_tokens
 from engine.lab.latency import waits
 from engine.lab.records import RequestRecord, Run, StepRecord
 from engine.lab.steps import duration_s, num_rows, step_kind
@@ -124,10 +125,16 @@ def _counters(step: StepRecord) -> Iterator[Event]:
 
 def _request_bars(step: StepRecord, tracks: dict[str, int]) -> Iterator[Event]:
     tokens = {output.request_id: output.token_id for output in step.outputs}
+    accepted = accepted_tokens(step)
     for row in step.scheduled:
         if row.request_id not in tracks:
             continue
         name = row.phase if row.phase in ("decode", "padding") else f"{row.phase} {row.num_tokens}"
+        guesses = {}
+        if row.num_draft_tokens:
+            right = accepted[row.request_id]
+            name = f"decode, {right} of {row.num_draft_tokens} guesses right"
+            guesses = {"num_draft_tokens": row.num_draft_tokens, "num_accepted_tokens": right}
         yield _bar(
             name,
             REQUESTS,
@@ -140,6 +147,7 @@ def _request_bars(step: StepRecord, tracks: dict[str, int]) -> Iterator[Event]:
             num_tokens=row.num_tokens,
             num_cached_tokens=row.num_cached_tokens,
             token_id=tokens.get(row.request_id),
+            **guesses,
         )
     for request_id in step.preempted:
         if request_id in tracks:

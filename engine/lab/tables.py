@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from engine.lab.draft_use import accepted_tokens
 from engine.lab.latency import all_request_metrics
 from engine.lab.records import Run, StepRecord
 from engine.lab.steps import achieved_gbps, achieved_tflops, duration_s, num_rows, step_kind
@@ -63,6 +64,8 @@ def _step_row(step: StepRecord) -> dict[str, object]:
         "tokens": work.tokens,
         "padding_tokens": work.padding_tokens,
         "outputs": sum(1 for output in step.outputs if output.token_id is not None),
+        "draft_tokens": sum(row.num_draft_tokens for row in step.scheduled),
+        "accepted_draft_tokens": sum(accepted_tokens(step).values()),
         "waiting": queues.waiting,
         "running": queues.running,
         "finished": queues.finished,

@@ -6,10 +6,15 @@ import pytest
 
 from engine.lab.check import check_run
 from engine.lab.check_rules import CheckError
+from engine.lab.draft_use import draft_use
+from engine.lab.export import to_chrome, to_csv
 from engine.lab.kv_use import kv_after_steps
-from engine.lab.latency import token_times
+from engine.lab.latency import inter_token_gaps, token_times
+from engine.lab.metrics import run_metrics
 from engine.lab.records import Run
+from engine.lab.savings import savings
 from engine.lab.scenario import Scenario, ScenarioError, Speculation
+from engine.lab.tables import step_rows
 from engine.scheduling.invariants import StepChecker
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.requests import Request
@@ -297,6 +302,66 @@ def test_the_check_refuses_impossible_guesses():
     assert corrupted(at_a_temperature) == "drafts"
     assert corrupted(more_tokens_than_guesses) == "outputs"
     assert corrupted(a_guess_too_right) in ("publish_full", "positions", "finish")
+
+
+# ---- what it was worth ---------------------------------------------------------------------------------------------
+
+
+def brute_force_guesses(run: Run) -> tuple[int, int]:
+    """Guesses and right ones of one request, from the tokens it said step by step."""
+    (record,) = run.requests
+    said, num_guesses, num_right = 0, 0, 0
+    for step in run.steps:
+        now = [o.token_id for o in step.outputs]
+        assert now == record.output_token_ids[said : said + len(now)]
+        num_guesses += step.scheduled[0].num_tokens - 1 if said else 0
+        num_right += len(now) - 1 if said else 0
+        said += len(now)
+    return num_guesses, num_right
+
+
+def test_what_guessing_was_worth_is_counted_from_the_records():
+    engine = make_engine(speculation=Speculation(ngram=1, num_draft_tokens=4), vocab=REPETITIVE, tokens=32)
+    engine.add(Request("a", [1, 2, 1, 3, 1, 4, 2, 5, 3, 6, 4, 1], 40))
+    run = as_run(engine, drain(engine))
+    check_run(run)
+    use = draft_use(run)
+    assert (use.num_draft_tokens, use.num_accepted_tokens) == brute_force_guesses(run)
+    assert 0 < use.num_accepted_tokens < use.num_draft_tokens
+    assert use.acceptance_rate == use.num_accepted_tokens / use.num_draft_tokens
+    assert use.num_decode_tokens == 39, "all but the prompt's own token"
+    assert use.tokens_per_decode_row == 39 / (len(run.steps) - 1) > 1
+    assert list(savings(run)) == ["speculation"]
+    assert savings(run)["speculation"]["acceptance_rate"] == use.acceptance_rate
+
+
+def test_without_guesses_there_is_nothing_to_count():
+    engine = make_engine()
+    engine.add(make_request("a"))
+    run = as_run(engine, drain(engine))
+    use = draft_use(run)
+    assert (use.num_draft_tokens, use.acceptance_rate, use.tokens_per_decode_row) == (0, None, 1.0)
+    assert savings(run) == {}
+    assert draft_use(run.model_copy(update={"steps": []})).tokens_per_decode_row is None
+
+
+def test_exports_and_tables_tell_guesses_and_every_token():
+    run, number = guessing_run()
+    use = draft_use(run)
+    rows = step_rows(run)
+    assert sum(row["draft_tokens"] for row in rows) == use.num_draft_tokens
+    assert sum(row["accepted_draft_tokens"] for row in rows) == use.num_accepted_tokens
+    assert sum(row["outputs"] for row in rows) == 40
+    assert to_csv(run).splitlines()[0].split(",") == list(rows[0])
+    bars = [e for e in to_chrome(run)["traceEvents"] if e["ph"] == "X" and "num_draft_tokens" in e["args"]]
+    assert sum(bar["args"]["num_accepted_tokens"] for bar in bars) == use.num_accepted_tokens
+    step = run.steps[number]
+    (bar,) = [bar for bar in bars if bar["args"]["step"] == number]
+    assert bar["name"] == f"decode, {len(step.outputs) - 1} of {step.scheduled[0].num_draft_tokens} guesses right"
+    metrics = run_metrics(run)
+    assert metrics.num_output_tokens == 40
+    gaps = inter_token_gaps(run, "a")
+    assert len(gaps) == 39 and gaps.count(0.0) == use.num_accepted_tokens, "tokens of one step come at one time"
 
 
 def test_the_fake_model_does_not_speculate_by_itself():

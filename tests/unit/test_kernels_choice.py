@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.lab.records import Run
 from engine.runtime import kernels_choice
 from engine.runtime.kernels_choice import KernelChoice, KernelsError, choose_kernels
 from engine.server.sentences import is_for_the_user
@@ -80,44 +81,36 @@ def test_only_tests_switch_the_interpreter_on():
             assert not sets.search(path.read_text(errors="ignore")), path
 
 
-def test_the_engine_runs_where_triton_does_not_exist():
-    """As on macOS and Windows: importing triton fails, and a run goes through; the report says what is missing."""
-    script = """
+def test_the_lab_runs_where_triton_does_not_exist(tmp_path):
+    """As on macOS and Windows: importing triton fails. The server and the pages' clients import, a run by the command
+    line (the same runtime as the app's) goes through and passes its check, and the report says what is missing."""
+    scenario, run = tmp_path / "scenario.json", tmp_path / "run.jsonl"
+    scenario.write_text('{"model": "tiny-random", "requests": [{"prompt": "hello", "max_tokens": 4}]}')
+    script = f"""
 import sys
 
 class NoTriton:
     def find_spec(self, name, path=None, target=None):
         if name == "triton" or name.startswith("triton."):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, NoTriton())
-import torch
-torch.set_num_threads(1)
 import kernels.twins, kernels.packing, kernels.costs, kernels.aot
-from engine.lab.scenario import Limits
-from engine.model.load import load_model
-from engine.runtime.engine import Engine
-from engine.runtime.kernels_choice import choose_kernels, make_executor, ops_of
-from engine.scheduling.requests import Request
-
-loaded = load_model("tiny-random", device="cpu", ops=ops_of(choose_kernels(None, torch.device("cpu")), None))
-limits = Limits(max_requests=2, max_batch_tokens=16, num_blocks=8)
-executor = make_executor(loaded, limits, 16)
-engine = Engine(executor, "chunked", limits, 16)
-request = Request("r0", [5, 6, 7], max_tokens=4, ignore_eos=True)
-engine.add(request, None, frozenset())
-while engine.has_work:
-    engine.step()
-assert len(request.output_token_ids) == 4
+import engine.server.app, engine.server.client, engine.server.supervisor
+from engine.__main__ import cli
 try:
     kernels.aot.require_compiler()
 except kernels.aot.AotError as error:
     print(error)
+for command in (["run", {str(scenario)!r}, "--out", {str(run)!r}], ["check", {str(run)!r}]):
+    cli(command, standalone_mode=False)
+assert not any(name.startswith("triton") for name in sys.modules)
 """
     clean = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "triton is not installed" in done.stdout
+    assert len(Run.load(run).requests[0].output_token_ids) == 4
 
 
 def test_a_cpu_run_imports_no_triton_kernels():

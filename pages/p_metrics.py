@@ -69,6 +69,7 @@ else:
         st.info(t("metrics.other_places", places=shown), icon=":material/history:")
     prediction.outcome(lesson)
     explain.happened(lesson, runs)
+    metrics_views.warn_if_disturbed(runs)
     metrics_views.one_request(runs)
     metrics_views.curve(runs)
     metrics_views.over_load(runs)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from engine.lab.records import Run
 from lessons.claims import Finding
 from lessons.facts_error import FactsError
-from lessons.metrics.facts import facts, levels_off, sweep
+from lessons.metrics.facts import disturbed, facts, levels_off, sweep
 from lessons.text import Fact
 
 SOURCE: Mapping[str, Fact] = {"source_ttft": 100, "source_tpot": 20, "source_tokens": 200}
@@ -19,7 +19,7 @@ def findings(runs: Mapping[str, Run]) -> dict[str, Finding]:
     values: dict[str, Fact] = {**SOURCE, "source_gaps": tokens - 1, "source_e2e": ttft + (tokens - 1) * tpot}
     try:
         values |= facts(runs)
-        shows = levels_off(sweep(runs))
+        shows = levels_off(sweep(runs)) and not disturbed(values)
         measured = True
     except FactsError:
         shows, measured = True, False

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.lab.metrics import inter_token_gaps, percentile, request_metrics, step_kind, step_spread, token_times
+from engine.lab.metrics import (
+    duration_s,
+    inter_token_gaps,
+    percentile,
+    request_metrics,
+    step_kind,
+    step_spread,
+    token_times,
+)
 from engine.lab.records import RequestRecord, Run
 from lessons.facts_error import FactsError
 from lessons.metrics.scenarios import OUTPUT_TOKENS, PROMPT_TOKENS, capacity_rps
@@ -30,6 +38,8 @@ AGREE = 1.5  # measured and modelled wait that differ by less than this factor a
 LEAST_WAIT_S = 0.005  # a mean wait below this is no queue
 UNEVEN = 1.3  # gaps in steps with a newcomer's prompt over those without, from which on they are called uneven
 NOISY = 0.5
+ALIKE = 1.5  # median times of like steps in two of the Runs that differ by more mean a disturbed machine
+FEWEST_STEPS = 5  # like steps needed before a median of their times is quoted
 
 Runs = Mapping[str, Run]
 
@@ -84,7 +94,14 @@ def facts(runs: Runs) -> dict[str, Fact]:
         "past_knee_tps": high.tokens_per_s / best.tokens_per_s,
         "past_knee_e2e": high.e2e_s / best.e2e_s,
     }
-    return values | _lone_facts(runs) | _queue_facts(runs, high) | _little_facts(found) | _gap_facts(high)
+    return (
+        values
+        | _lone_facts(runs)
+        | _queue_facts(runs, high)
+        | _little_facts(found)
+        | _gap_facts(high)
+        | _like_facts(runs)
+    )
 
 
 def _lone_facts(runs: Runs) -> dict[str, Fact]:
@@ -153,15 +170,42 @@ def _gap_facts(high: Load) -> dict[str, Fact]:
     }
 
 
+def _like_facts(runs: Runs) -> dict[str, Fact]:
+    """Decode steps with equally many requests do the same work in every Run: where their times differ most."""
+    medians: dict[int, list[float]] = {}
+    for run in runs.values():
+        durations: dict[int, list[float]] = {}
+        for step in run.steps:
+            if step_kind(step) == "decode":
+                durations.setdefault(len(step.scheduled), []).append(duration_s(step))
+        for rows, times in durations.items():
+            if len(times) >= FEWEST_STEPS:
+                medians.setdefault(rows, []).append(percentile(times, 50))
+    several = {rows: times for rows, times in medians.items() if len(times) > 1}
+    if not several:
+        return {}
+    rows = max(several, key=lambda count: max(several[count]) / min(several[count]))
+    low, high = min(several[rows]), max(several[rows])
+    requests = {"en": f"{rows} request{'s' if rows > 1 else ''}", "zh": f"{rows} 个请求"}
+    return {"like_rows": requests, "like_low_ms": 1e3 * low, "like_high_ms": 1e3 * high, "like_ratio": high / low}
+
+
 def levels_off(found: list[Load]) -> bool:
     """Whether the last load has hardly more throughput than the one before, though it is clearly larger. Pure."""
     before, last = found[-2], found[-1]
     return last.tokens_per_s < LEVELS_OFF * before.tokens_per_s and last.offered_rps > LEVELS_OFF * before.offered_rps
 
 
+def disturbed(values: Mapping[str, Fact]) -> bool:
+    """Whether like steps of the Runs took so different times that their seconds cannot be compared. Pure."""
+    return values.get("like_ratio", 1.0) > ALIKE
+
+
 def sections(runs: Runs) -> list[str]:
     values, found = facts(runs), sweep(runs)
     shown = ["after", "why", "note_identity"]
+    if disturbed(values):
+        return [*shown, "note_disturbed", "note_little"]  # what is left out compares seconds of several Runs
     if values["spread"] > NOISY:
         shown.append("note_noisy")
     best = knee(found)

@@ -15,13 +15,15 @@ import streamlit as st
 from engine.lab.metrics import goodput, request_metrics, token_times
 from engine.lab.records import RequestRecord, Run
 from lessons.facts_error import FactsError
-from lessons.metrics.facts import facts, lone
+from lessons.metrics.facts import disturbed, facts, lone
 from lessons.metrics.scenarios import OUTPUT_TOKENS, capacity_rps
 from lessons.metrics.sweep import Load, knee, loads, modelled_queue_s, service_s, slowest_start
+from lessons.run_facts import text
 from pages._ui import charts, compare, metrics_charts
 from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.metrics_charts import Lifeline, LoadPoint
+from pages._ui.prose import mend
 from pages._ui.units import byte_count, milliseconds, number, percent
 
 _NS = "metrics"
@@ -56,6 +58,12 @@ def so_far(runs: Mapping[str, Run]) -> None:
     with contextlib.suppress(FactsError):  # what the curve is set beside may have been dropped from the database
         if loads(runs):
             curve(runs, key="me_live", title=t("study.so_far"))
+
+
+def warn_if_disturbed(runs: Mapping[str, Run]) -> None:
+    """Say it above the pictures when like steps of these Runs took unlike times."""
+    if disturbed(facts(runs)):
+        st.warning(mend(text("metrics", "note_disturbed", runs, language())), icon=":material/vibration:")
 
 
 # ------------------------------------------------------------------------------------------------- one request

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import streamlit as st
+from sqlalchemy import insert, select
 from streamlit.testing.v1 import AppTest
 
+from engine.lab.records import Run
 from lessons.store import Store
 from pages._ui import session
 from pages._ui.engine_watch import ask_device, ask_state
@@ -46,3 +50,52 @@ def lab(monkeypatch: pytest.MonkeyPatch, store: Store, client: FakeClient):
         return at
 
     return open_lab
+
+
+@dataclass(frozen=True)
+class Studied:
+    """What a study left behind: the rows of the learner's database, and the engine's Runs."""
+
+    rows: dict[str, list[dict]]
+    runs: dict[str, Run]
+
+
+@pytest.fixture(scope="session")
+def kept_studies() -> dict[str, Studied]:
+    return {}
+
+
+@pytest.fixture
+def studied(lab, store: Store, client: FakeClient, kept_studies: dict[str, Studied]) -> Callable[..., AppTest]:
+    """``studied(page, lesson_id, value=7, **query)`` opens a page whose study the learner has done already.
+
+    The first test plays it through the page (prediction, start, to the end); for later ones its records are put back.
+    """
+    from tests.pages.test_lessons import finish, predict, start
+
+    def open_after_study(page: str, lesson_id: str, value: float = 7, **query: str) -> AppTest:
+        if lesson_id not in kept_studies:
+            at = finish(start(predict(lab(page, lang="en"), value), lesson_id), most=60)
+            assert not at.exception and not at.error
+            kept_studies[lesson_id] = Studied(_rows(store), dict(client.runs))
+        else:
+            _put_back(store, kept_studies[lesson_id].rows)
+            client.runs |= kept_studies[lesson_id].runs
+        return lab(page, **({"lang": "en"} | query))
+
+    return open_after_study
+
+
+def _rows(store: Store) -> dict[str, list[dict]]:
+    tables = store._db._metadata.sorted_tables
+    return store._db.read(lambda c: {t.name: [dict(row) for row in c.execute(select(t)).mappings()] for t in tables})
+
+
+def _put_back(store: Store, rows: dict[str, list[dict]]) -> None:
+    def work(connection) -> None:
+        for table in store._db._metadata.sorted_tables:
+            connection.execute(table.delete())
+            if rows[table.name]:
+                connection.execute(insert(table), rows[table.name])
+
+    store._db.write(work)

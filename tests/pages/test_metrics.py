@@ -11,6 +11,7 @@ from pages._ui.i18n import translate
 from tests.pages.fake_client import FakeClient
 from tests.pages.test_lessons import LEARNER, finish, predict, start
 from tests.pages.test_smoke import all_text
+from tests.unit.lesson_cases.metrics import falling
 
 PAGE = "p_metrics.py"
 
@@ -68,9 +69,8 @@ def test_the_curve_grows_point_by_point(lab, client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_figures_have_names_tables_and_badges(lab, lang: str) -> None:
-    run_study(lab)
-    at = lab(PAGE, lang=lang)
+def test_figures_have_names_tables_and_badges(studied, lang: str) -> None:
+    at = studied(PAGE, "metrics", 3, lang=lang)
     assert not at.exception
     charts = at.get("plotly_chart")
     assert len(charts) == len(at.dataframe) == 5
@@ -80,8 +80,8 @@ def test_figures_have_names_tables_and_badges(lab, lang: str) -> None:
     assert "C10" in all_text(at) and "C11" in all_text(at)
 
 
-def test_goodput_follows_the_objective_without_a_run(lab, client: FakeClient, store) -> None:
-    at = run_study(lab)
+def test_goodput_follows_the_objective_without_a_run(studied, client: FakeClient, store) -> None:
+    at = studied(PAGE, "metrics", 3)
     submitted = len(client.submitted)
     column = translate("en", "metrics.col_good")
     runs = store.latest_runs(LEARNER, "metrics")
@@ -96,12 +96,12 @@ def test_goodput_follows_the_objective_without_a_run(lab, client: FakeClient, st
     assert len(client.submitted) == submitted
 
 
-def test_an_objective_that_nobody_meets_is_said(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_objective_that_nobody_meets_is_said(studied, monkeypatch: pytest.MonkeyPatch) -> None:
     from pages._ui import metrics_views
 
     nothing = metrics_views.goodput
     monkeypatch.setattr(metrics_views, "goodput", lambda run, ttft_s, tpot_s: nothing(run, 0.0, 0.0))
-    at = run_study(lab)
+    at = studied(PAGE, "metrics", 3)
     assert not at.exception
     assert translate("en", "metrics.goodput_none", ttft="{", tpot="").split("{")[0] in all_text(at)
 
@@ -118,7 +118,21 @@ def test_a_full_batch_that_says_nothing_ends_the_study_with_a_sentence(lab, clie
     assert len(client.submitted) == 2
 
 
-def test_other_settings_are_named(lab) -> None:
-    run_study(lab)
-    at = lab(PAGE, lang="en", me_places="16")
+def test_a_disturbed_sweep_is_said_above_its_pictures_which_stay(lab, store) -> None:
+    for index, (role, run) in enumerate(falling().items()):
+        run.header.run_id = f"run-{index:012x}"
+        store.save_run(run, {}, "metrics", LEARNER, role=role, experiment="e")
+    for lang, said in (("en", "Do not compare the seconds"), ("zh", "不能互相比较")):
+        at = lab(PAGE, lang=lang)
+        assert not at.exception
+        assert any(said in w.value for w in at.warning)
+        assert len(at.get("plotly_chart")) == len(at.dataframe) == 5
+
+
+def test_a_quiet_sweep_is_not_called_disturbed(studied) -> None:
+    assert not studied(PAGE, "metrics", 3).warning
+
+
+def test_other_settings_are_named(studied) -> None:
+    at = studied(PAGE, "metrics", 3, me_places="16")
     assert translate("en", "metrics.other_places", places=8) in [i.value for i in at.info]

@@ -33,6 +33,19 @@ def slow_burst() -> Runs:
     return sweep() | {"burst": serve(burst(8), pass_ms=60, token_ms=4)}
 
 
+def late_second_batch() -> Runs:
+    """A sweep whose full batches had a pause between them: like steps are alike, and yet the capacity is too low."""
+    runs = sweep()
+    paused = runs["burst"].model_copy(deep=True)
+    break_s = min(r.completion_s for r in paused.requests)
+    for step in (s for s in paused.steps if s.t_begin_s >= break_s - 1e-6):
+        step.t_begin_s, step.t_end_s = step.t_begin_s + 2, step.t_end_s + 2
+    for record in (r for r in paused.requests if r.completion_s > break_s + 0.1):
+        record.first_scheduled_s, record.first_token_s = record.first_scheduled_s + 2, record.first_token_s + 2
+        record.completion_s += 2
+    return runs | {"burst": paused}
+
+
 RUNS = {
     "a sweep": lambda: sweep(),
     "few places": lambda: sweep(places=4, pass_ms=40),
@@ -41,7 +54,8 @@ RUNS = {
     "idle": lambda: sweep(believe=0.02),
     "much stronger than believed": lambda: sweep(believe=0.5),
     "weaker than believed": lambda: sweep(believe=2.5),
-    "full batch disturbed": slow_burst,
+    "full batches disturbed": slow_burst,
+    "a pause between the full batches": late_second_batch,
     "disturbed": lambda: sweep(jitter=4),
     "heavier loads disturbed": falling,
 }

@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from engine.settings import settings
+from tests.lent_home import lend_home
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -71,11 +71,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    home = tmp_path_factory.mktemp("lab_home")
-    for name in ("models", "kernels"):
-        lent = settings().home / name
-        lent.mkdir(parents=True, exist_ok=True)
-        (home / name).symlink_to(lent, target_is_directory=True)
+    home = lend_home(tmp_path_factory.mktemp("lab_home"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -7,6 +7,7 @@ So our own answers are put before it, and only where it objects does it write it
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from engine.scheduling.requests import Request
 from tests.oracle.near_ties import Answer
 
 NUM_TOKENS = 64
-THREADS = 2
+THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2  # beside other tests, the second core is theirs
 
 PROMPTS = (
     "The capital of France is",

@@ -20,6 +20,7 @@ from engine.lab.check import check_run
 from engine.lab.scenario import Scenario
 from engine.server.client import EngineClient, EngineUnavailable
 from engine.server.supervisor import child_environment
+from tests.lent_home import lend_home
 from tests.live_server import eventually
 
 MODEL = "smollm2-135m"
@@ -31,12 +32,14 @@ pytestmark = pytest.mark.oracle
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(tmp_path_factory) -> Iterator[str]:
+    home = lend_home(tmp_path_factory.mktemp("home"))
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     command = [sys.executable, "-m", "engine", "serve", "--port", str(port), "--exit-with-parent"]
-    server = subprocess.Popen(command, env=child_environment(), stdin=subprocess.PIPE)
+    environment = child_environment() | {"TOKEN_BY_TOKEN_HOME": str(home)}
+    server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
     address = f"http://127.0.0.1:{port}"
     try:
         with EngineClient(address) as lab:

@@ -11,8 +11,8 @@ from tests.pages.test_smoke import all_text
 PAGE = "p_batch_size.py"
 
 
-def studied(lab, **query: str):
-    return finish(start(predict(lab(PAGE, lang="en", **query), 3), "batch_size"), most=60)
+def run_study(lab):
+    return finish(start(predict(lab(PAGE, lang="en"), 3), "batch_size"), most=60)
 
 
 def test_the_button_waits_for_the_prediction(lab, client: FakeClient) -> None:
@@ -24,7 +24,7 @@ def test_the_button_waits_for_the_prediction(lab, client: FakeClient) -> None:
 
 
 def test_the_whole_study(lab, client: FakeClient, store) -> None:
-    at = studied(lab)
+    at = run_study(lab)
     assert not at.exception and not at.error
     assert set(store.latest_runs(LEARNER, "batch_size")) == set(ROLES)
     assert [len(s.requests) for s in client.submitted] == [1, 2, 4, 8, 16, 32, 8]
@@ -38,10 +38,9 @@ def test_the_whole_study(lab, client: FakeClient, store) -> None:
     assert "C12" in shown and "C15" in shown
 
 
-def test_every_figure_has_a_name_a_table_and_a_badge(lab) -> None:
-    studied(lab)
+def test_every_figure_has_a_name_a_table_and_a_badge(studied) -> None:
     for lang in ("en", "zh"):
-        at = lab(PAGE, lang=lang)
+        at = studied(PAGE, "batch_size", 3, lang=lang)
         charts = at.get("plotly_chart")
         assert len(charts) == 5
         assert all(len(chart.proto.alt) > 20 for chart in charts)
@@ -53,8 +52,8 @@ def test_every_figure_has_a_name_a_table_and_a_badge(lab) -> None:
         assert any(translate(lang, "common.badge_measured") in cell for cell in cells)
 
 
-def test_the_same_on_another_device_is_a_choice_that_travels_in_the_link(lab) -> None:
-    at = studied(lab, bs_device="h100", bs_model="llama-3-8b")
+def test_the_same_on_another_device_is_a_choice_that_travels_in_the_link(studied) -> None:
+    at = studied(PAGE, "batch_size", 3, bs_device="h100", bs_model="llama-3-8b")
     titles = [s.value for s in at.subheader]
     assert any("Llama-3-8B" in title and "H100" in title for title in titles)
     at.selectbox(key="bs_model").set_value("llama-3-70b").run()
@@ -63,9 +62,8 @@ def test_the_same_on_another_device_is_a_choice_that_travels_in_the_link(lab) ->
     assert at.query_params["bs_model"] == "llama-3-70b"
 
 
-def test_pictures_of_another_context_say_so(lab) -> None:
-    studied(lab)
-    at = lab(PAGE, lang="en", bs_context="128")
+def test_pictures_of_another_context_say_so(studied) -> None:
+    at = studied(PAGE, "batch_size", 3, bs_context="128")
     assert translate("en", "batch_size.other_context", n=16) in [i.value for i in at.info]
     assert len(at.get("plotly_chart")) == 5
 

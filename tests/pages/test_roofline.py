@@ -35,9 +35,8 @@ def test_the_study_runs_all_parts_and_settles_the_prediction(lab, client: FakeCl
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_figures_have_names_tables_and_badges(lab, lang: str) -> None:
-    run_study(lab)
-    at = lab(PAGE, lang=lang)
+def test_figures_have_names_tables_and_badges(studied, lang: str) -> None:
+    at = studied(PAGE, "roofline", 30, lang=lang)
     assert not at.exception
     assert len(at.get("plotly_chart")) == 3
     assert all(len(chart.proto.alt) > 20 for chart in at.get("plotly_chart"))
@@ -85,9 +84,8 @@ def test_the_number_format_belongs_to_the_prediction_and_the_link(lab, client: F
 
 
 @pytest.mark.parametrize("device", ["h200", "apple-m1", "t4"])
-def test_another_device_is_drawn_with_what_its_maker_states(lab, device: str) -> None:
-    run_study(lab)
-    at = lab(PAGE, lang="en", rf_device=device)
+def test_another_device_is_drawn_with_what_its_maker_states(studied, device: str) -> None:
+    at = studied(PAGE, "roofline", 30, rf_device=device)
     assert not at.exception
     assert translate("en", "roofline.elsewhere", device=catalogue.device(device).name) in all_text(at)
 
@@ -103,8 +101,8 @@ def test_a_device_of_the_catalogue_has_its_datasheet_beside_the_measurement(lab,
     assert any("4,800 GB/s" in str(cell) for table in at.table for cell in table.value.to_numpy().ravel())
 
 
-def test_without_an_engine_the_stored_study_is_shown(lab, client: FakeClient) -> None:
-    run_study(lab)
+def test_without_an_engine_the_stored_study_is_shown(lab, studied, client: FakeClient) -> None:
+    studied(PAGE, "roofline", 30)
     client.down = True
     at = lab(PAGE, lang="en")
     assert not at.exception
@@ -122,8 +120,10 @@ def ceilings(**changes) -> dict:
     return found.model_copy(update=changes).model_dump(mode="json")
 
 
-def test_measured_ceilings_say_when_and_whether_they_were_disturbed(lab, client: FakeClient, monkeypatch) -> None:
-    run_study(lab)
+def test_measured_ceilings_say_when_and_whether_they_were_disturbed(
+    lab, studied, client: FakeClient, monkeypatch
+) -> None:
+    studied(PAGE, "roofline", 30)
     report = FakeClient.device(client)
     name = next(iter(client.runs.values())).header.device.name
     monkeypatch.setattr(client, "device", lambda: {**report, "ceilings": ceilings(device=name, others_share=0.5)})

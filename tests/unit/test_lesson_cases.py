@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 from collections import Counter
+from functools import cache
 from types import ModuleType
 
 import pytest
@@ -32,12 +33,17 @@ def cases(lesson_id: str) -> ModuleType:
     return importlib.import_module(f"tests.unit.lesson_cases.{lesson_id}")
 
 
+@cache
+def situations(lesson_id: str) -> dict[str, Runs]:
+    """The lesson's Runs by name, served once: nobody here changes them."""
+    return {name: make() for name, make in cases(lesson_id).RUNS.items()}
+
+
 # ------------------------------------------------------------------ sentences
 @pytest.mark.parametrize("lesson_id", IDS)
 def test_every_placeholder_of_every_section_that_holds_is_provided(lesson_id: str):
     reached: set[str] = set(getattr(cases(lesson_id), "REACHED_ELSEWHERE", ()))
-    for name, make in cases(lesson_id).RUNS.items():
-        runs = make()
+    for name, runs in situations(lesson_id).items():
         facts, shown = lessons.facts(lesson_id, runs), lessons.sections(lesson_id, runs)
         reached |= set(shown)
         assert set(shown) <= set(lesson(lesson_id).sections), name
@@ -55,8 +61,8 @@ def test_every_placeholder_of_every_section_that_holds_is_provided(lesson_id: st
 @pytest.mark.parametrize("lesson_id", IDS)
 def test_every_number_to_predict_is_answered_within_its_limits(lesson_id: str):
     answered: set[str] = set()
-    for make in cases(lesson_id).RUNS.values():
-        for prediction_id, answer in lessons.prediction_answers(lesson_id, make()).items():
+    for runs in situations(lesson_id).values():
+        for prediction_id, answer in lessons.prediction_answers(lesson_id, runs).items():
             prediction = lesson(lesson_id).prediction(prediction_id)
             answered.add(prediction_id)
             if prediction.kind == "number":
@@ -71,7 +77,7 @@ def test_runs_that_are_missing_or_ended_early_are_refused_with_a_sentence(lesson
     with pytest.raises(FactsError):
         lessons.facts(lesson_id, {})
     assert items_from_runs(lesson_id, {}, 1) == []
-    for role, run in next(iter(cases(lesson_id).RUNS.values()))().items():
+    for role, run in next(iter(situations(lesson_id).values())).items():
         cut = run.model_copy(deep=True)
         cut.steps = cut.steps[:0]
         for record in cut.requests:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import statistics
+from functools import cache
 
 import yaml
 
@@ -79,11 +80,16 @@ def check_rate(item, runs: Runs) -> float:
     return _median(steps, lambda s: s.work.flops) / 1e9 / _seconds(steps)
 
 
+@cache
+def _datasheets() -> list[dict]:
+    with open("engine/lab/devices.yaml", encoding="utf-8") as file:
+        return yaml.safe_load(file)
+
+
 def check_elsewhere(item, runs: Runs) -> float:
     prompt = item.prompt["en"]
     name = re.search(r"datasheet of the (.+) says", prompt)[1]
-    with open("engine/lab/devices.yaml", encoding="utf-8") as file:
-        (device,) = [d for d in yaml.safe_load(file) if d["name"] == name]
+    (device,) = [d for d in _datasheets() if d["name"] == name]
     dtype = next(iter(runs.values())).header.dtype
     rates = device["vector" if dtype == "float32" else "matrix"]
     steps = _steps(runs, prompt)

@@ -52,7 +52,7 @@ def test_chunked_prefill_never_leaves_a_decoder_out_and_keeps_every_step_within_
 
 def test_a_budget_alone_does_not_help_if_prompts_still_go_first():
     run = run_with_a_long_prompt("paged", 16)
-    assert set(held_steps(run)[name] for name in DECODERS) == {3}, "48 tokens cut to 16: three steps without a decode"
+    assert {held_steps(run)[name] for name in DECODERS} == {3}, "48 tokens cut to 16: three steps without a decode"
 
 
 def test_everybody_gets_the_same_tokens_either_way():

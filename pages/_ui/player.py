@@ -1,4 +1,4 @@
-"""The timeline player on a page: one or two Runs on one clock, played in the browser.
+"""The timeline player on a page: one Run, or up to five on one clock, played in the browser.
 
 The page sends the data once; everything that moves moves in the browser, never by rerunning the page. Below the picture
 stands the same content as a table and a text, for a screen reader, for print, and for anyone who would rather read.
@@ -31,14 +31,14 @@ def timeline_player(
     live: bool = False,
     autoplay: bool = True,
 ) -> None:
-    """Draw the player for one or two labelled Runs, and under it their table and summary.
+    """Draw the player for one labelled Run or up to five, and under it their table and summary.
 
     ``texts`` stands beside ``runs``: for each the text pieces per request (one per output token), or None. With
     ``live`` the Runs may grow from call to call under the same ``key``: the playhead follows the newest step until the
     learner moves it, and keeps its place when the Run is complete. ``autoplay`` plays once when the player comes into
     view; a reader who asked for reduced motion gets the finished picture instead.
 
-    Effect: elements on the page. Raises: ValueError for no Run or more than two.
+    Effect: elements on the page. Raises: ValueError for no Run or more than five.
     """
     _component(key=key, data=timeline_payload(runs, lang, texts=texts, live=live, autoplay=autoplay))
     if live:  # the table would be sent again with every step; it comes with the finished Run

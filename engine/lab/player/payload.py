@@ -16,6 +16,7 @@ from engine.lab.scenario import Scenario
 from engine.lab.words import shared_texts
 
 PAYLOAD_VERSION = 1
+MOST_RUNS = 5  # more would not be seen together
 PHASES = ("prefill", "decode", "recompute", "padding")
 REASONS = ("no_blocks", "token_budget", "request_limit", "batch_not_drained")
 EVENTS = ("admitted", "preempted", "token", "stop", "length", "abort")
@@ -32,12 +33,12 @@ def timeline_payload(
     live: bool = False,
     autoplay: bool = True,
 ) -> dict[str, Any]:
-    """The data of one player: JSON-ready, in the language ``lang``, for one or two labelled Runs. Pure.
+    """The data of one player: JSON-ready, in the language ``lang``, for one labelled Run or up to five. Pure.
 
-    ``texts`` stands beside ``runs``: the text pieces of each request, or None. Raises: ValueError for no Run or three.
+    ``texts`` stands beside ``runs``: the text pieces of each request, or None. Raises: ValueError for no Run or six.
     """
-    if not 1 <= len(runs) <= 2:
-        raise ValueError(f"{len(runs)} runs; a timeline shows 1 or 2, so pass one or a pair")
+    if not 1 <= len(runs) <= MOST_RUNS:
+        raise ValueError(f"{len(runs)} runs; a timeline shows 1 to {MOST_RUNS}, so leave some out")
     pieces = list(texts or [])
     pieces += [None] * (len(runs) - len(pieces))
     return {

@@ -25,9 +25,9 @@ def timeline_table(run: Run, lang: str) -> pd.DataFrame:
 
 
 def timeline_summary(runs: Sequence[tuple[str, Run]], lang: str) -> str:
-    """The Runs in words, as Markdown: totals, one line per request, and which of two ended first. Pure."""
+    """The Runs in words, as Markdown: totals, one line per request, and which ended first. Pure."""
     parts = [_run_text(label, run, lang) for label, run in runs]
-    if len(runs) == 2:
+    if len(runs) > 1:
         parts.append(_difference(runs, lang))
     return "\n\n".join(p for p in parts if p)
 
@@ -127,11 +127,11 @@ def _request_text(run: Run, record: RequestRecord, lang: str) -> str:
 
 
 def _difference(runs: Sequence[tuple[str, Run]], lang: str) -> str:
-    """Which Run ended first, in the words the player uses. Empty when one has no step yet."""
+    """Which Run ended first and how long before the last one, in the player's words. Empty if one has no step yet."""
     if not all(run.steps for _, run in runs):
         return ""
     ends = sorted((run.steps[-1].t_end_s, label) for label, run in runs)
-    (fast_s, fast), (slow_s, slow) = ends
+    (fast_s, fast), (slow_s, slow) = ends[0], ends[-1]
     if round(fast_s * 1e3) == round(slow_s * 1e3) or fast_s <= 0:
         return _words(lang, "same_end", total=units.number(round(fast_s * 1e3), lang))
     ratio = units.number(round(slow_s / fast_s, 2), lang)

@@ -140,10 +140,11 @@ function describePause(run, t, now, words) {
   return { heading: text, time, lines: [{ mark: "blocks", text: describeBlocks(run, now.k, words) }] };
 }
 
-// Which of two Runs ended first, in one sentence; empty for a single Run.
+// Which Run ended first and how long before the last one, in one sentence; empty for a single Run.
 function differenceWords(runs, words) {
   if (runs.length < 2 || runs.some((r) => r.numSteps === 0)) return "";
-  const [fast, slow] = [...runs].sort((a, b) => a.total - b.total);
+  const sorted = [...runs].sort((a, b) => a.total - b.total);
+  const [fast, slow] = [sorted[0], sorted[sorted.length - 1]];
   const gap = slow.total - fast.total;
   if (Math.round(gap) === 0 || fast.total <= 0) return words.say("same_end", { total: words.whole(fast.total) });
   return words.say("difference", {

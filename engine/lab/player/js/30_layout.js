@@ -7,12 +7,13 @@ const MAX_LAYER_PIXELS = 12e6; // device pixels of one drawing; beyond it the re
 function layout(width, numRows, numRuns, longestId) {
   const narrow = width < 560;
   const font = narrow ? 13 : 17;
+  const crowd = numRuns > 2; // so many pictures are seen together only if each is small
   const tall = numRuns === 1 ? 44 : 37;
-  const rowHeight = numRows <= 8 ? tall : numRows <= 16 ? 30 : numRows <= 32 ? 22 : numRows <= 64 ? 16 : 11;
+  const rowHeight = crowd && numRows <= 32 ? 18 : numRows <= 8 ? tall : numRows <= 16 ? 30 : numRows <= 32 ? 22 : numRows <= 64 ? 16 : 11;
   const roomy = rowHeight >= 36; // room for a line of text above the bar
   const barTop = roomy ? 15 : 2;
   const gutter = Math.min(narrow ? 64 : 120, Math.max(narrow ? 38 : 52, 14 + longestId));
-  const stripHeight = narrow ? 38 : 42;
+  const stripHeight = crowd ? 26 : narrow ? 38 : 42;
   const titleHeight = narrow ? 20 : 24;
   const rowsTop = 16; // the playhead's handle
   const batchTop = rowsTop + numRows * rowHeight + titleHeight + 4;

@@ -86,9 +86,9 @@ def _preemption_facts(found: Mapping[str, Rung]) -> dict[str, Fact]:
 NAMES: Mapping[str, Mapping[str, str]] = {
     "static": {"en": "static batching", "zh": "静态批处理"},
     "orca": {"en": "Orca", "zh": "Orca"},
-    "paged": {"en": "paged", "zh": "paged"},
-    "chunked": {"en": "chunked", "zh": "chunked"},
-    "cache_aware": {"en": "cache-aware", "zh": "cache-aware"},
+    "paged": {"en": "paged", "zh": "分页"},
+    "chunked": {"en": "chunked", "zh": "分块"},
+    "cache_aware": {"en": "cache-aware", "zh": "缓存优先"},
 }
 
 

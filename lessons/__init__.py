@@ -8,7 +8,11 @@ Adding a lesson takes new files only; nothing is registered. With ``<id>`` for i
 * ``lessons/<id>/quiz.yaml``      the bank: choice, several, number, order; any of them may show a ``trace``
 * ``lessons/<id>/facts.py``       ``facts(runs)``, ``sections(runs)``, ``prediction_answers(runs)``; raise FactsError
 * ``lessons/<id>/items.py``       ``GENERATORS``: questions made from Runs; their words in ``generated.yaml``
-* ``lessons/<id>/scenarios.py``   the workloads, as Scenarios; ``later(...)`` for parts made from earlier Runs
+* ``lessons/<id>/scenarios.py``   the workloads, as Scenarios; ``later(...)`` for parts made from earlier Runs;
+  ``default_parts(lang)``: the experiment of the page with untouched settings, as ``lessons.parts.Part``
+* ``lessons/<id>/recorded/``      the Runs of that experiment: ``python -m lessons record <id>`` writes them, from the
+  real engine on a quiet machine; at most 400 kB. With them the lesson works without an engine, and a learner's own
+  Runs are set beside them; page and pictures need no code for it (``lessons.shown``, ``pages/_ui/recorded_run.py``)
 * ``lessons/<id>/claims.py, claims.yaml``   the source's claims that it checks, if any (``lessons.claims``)
 * ``pages/p_<id>.py``             the page; it is in the navigation as soon as lesson and page exist
 * ``pages/_ui/<id>_views.py``     its pictures; ``pages/_ui/text/{en,zh}/<id>.yaml`` its words, keys ``<id>.*``

@@ -24,7 +24,7 @@ LESSONS_DIR = Path(__file__).parent
 Chapter = Literal["core", "systems", "end"]
 CHAPTERS: tuple[Chapter, ...] = ("core", "systems", "end")
 # A line break between two Chinese characters would show as a space; the source wraps lines, the text must not.
-_CJK_BREAK = re.compile(
+CJK_BREAK = re.compile(
     r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”])\n(?=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”])"
 )
 _SECTION = re.compile(r"^## ([a-z][a-z0-9_]*)[ \t]*$", re.MULTILINE)
@@ -212,7 +212,7 @@ def _sections(path: Path, expected: tuple[str, ...]) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise LessonError(f"{path}: {error}") from None
     parts = _SECTION.split(text)[1:]
-    names, bodies = parts[::2], [_CJK_BREAK.sub("", body.strip()) for body in parts[1::2]]
+    names, bodies = parts[::2], [CJK_BREAK.sub("", body.strip()) for body in parts[1::2]]
     if sorted(names) != sorted(expected):
         raise LessonError(f"{path}: has sections {', '.join(names)}; lesson.yaml lists {', '.join(expected)}")
     empty = [name for name, body in zip(names, bodies, strict=True) if not body]

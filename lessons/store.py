@@ -286,6 +286,12 @@ class Store:
         t = preference_table.c
         return self._db.read(lambda c: c.scalar(select(t.value).where(t.learner == learner, t.key == key)))
 
+    def preferences(self, learner: str, prefix: str) -> dict[str, str]:
+        """All values of the learner whose key begins with ``prefix``, by key."""
+        t = preference_table.c
+        query = select(t.key, t.value).where(t.learner == learner, t.key.startswith(prefix, autoescape=True))
+        return {row.key: row.value for row in self._db.read(lambda c: c.execute(query).all())}
+
     def log_event(self, learner: str, verb: str, object_id: str, data: dict[str, Any] | None = None) -> None:
         """Append to the learner's log (verb, object, JSON data); only the newest KEEP_EVENTS are kept."""
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from lessons.catalog import load_lessons
 from pages._ui import layout, run_panel, session
+from pages._ui.badges import page_shows
 from pages._ui.i18n import t
 
 st.set_page_config(page_title="Token by Token · 逐词", page_icon=":material/grain:", layout="wide")
@@ -44,4 +45,5 @@ with st.container():  # always there: what comes and goes must not move, and so 
     session.language_notice()
     layout.store_notice(lang)
 st.session_state["_lesson_pages"] = lesson_pages
+page_shows(None)
 page.run()

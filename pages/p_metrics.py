@@ -10,10 +10,9 @@ from pages._ui.badges import note
 from pages._ui.i18n import language, t
 from pages._ui.units import number
 
-PLACES = links.IntSetting("me_places", 8, 4, 16, scenarios.PLACES)
+PLACES = links.IntSetting("me_places", scenarios.DEFAULT_PLACES, 4, 16, scenarios.PLACES)
 SLO_TTFT = links.IntSetting("me_ttft", 300, 100, 2000, (150, 200, 300, 500, 1000, 2000))  # % of a request alone
 SLO_TPOT = links.IntSetting("me_tpot", 200, 100, 1000, (120, 150, 200, 300, 500, 1000))
-SEED = 1
 
 lang = language()
 lesson = find_lesson("metrics")
@@ -32,7 +31,7 @@ lock = prediction.panel(lesson, lesson.predictions, mark)
 
 
 def make_parts() -> list[jobs.Part]:
-    asked = {"places": places, "dtype": "float32", "lang": lang, "seed": SEED}
+    asked = {"places": places, "dtype": "float32", "lang": lang, "seed": scenarios.SEED}
     first = [
         jobs.Part("alone", scenarios.alone(places, lang=lang)),
         jobs.Part("burst", scenarios.burst(places, lang=lang)),

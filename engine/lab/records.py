@@ -9,7 +9,9 @@ Times are seconds on a monotonic clock, 0 = the start of the run, except the fie
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -261,8 +263,9 @@ class Run(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
-        """Read a Run file. Raises: RunFileError, also when the file cannot be read."""
+        """Read a Run file, packed by gzip if its name ends so. Raises: RunFileError, also when it cannot be read."""
         try:
-            return cls.from_jsonl(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+            content = Path(path).read_bytes()
+            return cls.from_jsonl((gzip.decompress(content) if str(path).endswith(".gz") else content).decode("utf-8"))
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise RunFileError(f"cannot read {path}: {error}") from None

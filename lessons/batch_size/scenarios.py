@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, RequestSpec, Scenario, ScenarioError
+from lessons.parts import Part
 from lessons.text import Lang
 
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -59,3 +60,8 @@ def scenario(
         dtype=dtype,
         requests=requests,
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    return [Part(role, scenario(role, lang=lang)) for role in ROLES]

@@ -7,11 +7,14 @@ that the slow part takes seconds, not minutes, on a laptop.
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Scenario
+from lessons.parts import Part
+from lessons.text import Lang
 
 PARTS = ("cached", "uncached")
 PROMPT_LENGTHS: tuple[int, ...] = (16, 32, 64, 128)
 OUTPUT_RANGE = (8, 64)
 BLOCK_SIZES: tuple[int, ...] = (4, 16, 64)
+DEFAULT_SIZES = (32, 32, 16)  # prompt tokens, output tokens, slots of a block
 POOL_POSITIONS = 256  # what the pool holds in all, however it is cut into blocks
 
 # Long enough for every prompt length: it is cut, never repeated, so that the model has something to go on with.
@@ -60,3 +63,8 @@ def one_request(
             ],
         }
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``. The passage is English in both languages."""
+    return [Part(part, one_request(*DEFAULT_SIZES, part)) for part in PARTS]

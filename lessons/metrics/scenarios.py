@@ -17,9 +17,12 @@ from engine.lab.metrics import makespan_s
 from engine.lab.records import Run
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, RequestSpec, Scenario, ScenarioError
 from lessons.facts_error import FactsError
+from lessons.parts import Part
 from lessons.text import Lang
 
 PLACES = (4, 8, 16)
+DEFAULT_PLACES = 8
+SEED = 1
 SHARES: Mapping[str, float] = {"load_1": 0.25, "load_2": 0.5, "load_3": 0.75, "load_4": 1.0, "load_5": 1.5}
 ROLES = ("alone", "burst", *SHARES)
 PROMPT_TOKENS = 24
@@ -123,3 +126,13 @@ def _scenario(
         seed=seed,
         requests=requests,
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    asked = {"places": DEFAULT_PLACES, "dtype": "float32", "lang": lang, "seed": SEED}
+    first = [
+        Part("alone", alone(DEFAULT_PLACES, lang=lang)),
+        Part("burst", burst(DEFAULT_PLACES, lang=lang)),
+    ]
+    return first + [Part(role, None, asked) for role in SHARES]

@@ -7,6 +7,7 @@ the same number of KV blocks, so that the engine keeps its cache from one part t
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, RequestSpec, Scenario, ScenarioError
+from lessons.parts import Part
 from lessons.text import Lang
 
 PREFILL_LENGTHS = (8, 32, 128, 512)
@@ -49,3 +50,8 @@ def scenario(role: str, dtype: DType = "float32", lang: Lang = "en", *, model: s
     return Scenario(
         name=f"roofline/{role}", model=model, policy="chunked", limits=limits, dtype=dtype, requests=requests
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    return [Part(role, scenario(role, lang=lang)) for role in ROLES]

@@ -7,6 +7,7 @@ calculator. It never runs anything. The number of KV blocks is the same for all,
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, RequestSpec, Scenario, ScenarioError
+from lessons.parts import Part
 from lessons.text import Lang
 
 REQUESTS = (1, 4, 8, 16)
@@ -49,3 +50,8 @@ def whole_run(
     )
     limits = Limits(max_requests=num_requests, max_batch_tokens=512, num_blocks=NUM_BLOCKS)
     return Scenario(name="summary", model=model, policy="chunked", limits=limits, dtype=dtype, requests=requests)
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    return [Part("run", whole_run(lang=lang))]

@@ -7,10 +7,13 @@ as a prompt; the training step is a probe on that prompt. Sizes are such that a 
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Scenario
+from lessons.parts import Part
+from lessons.text import Lang
 
 STARTS: tuple[str, ...] = ("Once upon a time", "The sun is a", "A computer is a", "In the year 2100")
 NUM_START_TOKENS = 4
 LENGTHS: tuple[int, ...] = (32, 64, 128, 256)
+DEFAULT_LENGTH = 128
 
 
 def three_ways(start: str, num_tokens: int, dtype: DType = "float32", *, model: str = DEFAULT_MODEL) -> Scenario:
@@ -35,3 +38,8 @@ def three_ways(start: str, num_tokens: int, dtype: DType = "float32", *, model: 
             ],
         }
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``. The model writes English in both languages."""
+    return [Part("run", three_ways(STARTS[0], DEFAULT_LENGTH))]

@@ -1,7 +1,8 @@
 """Where a number comes from: measured, modelled or spec. A figure without one of these badges is a defect.
 
 measured = read from a Run (device, dtype, run id beside it); modelled = a formula, one click away; spec = a catalogue
-entry with its source. This module only draws the badges; it never computes what they stand beside.
+entry with its source. A Run that ships with a lesson was measured too, but elsewhere: it is called recorded, with its
+device and date. This module only draws the badges; it never computes what they stand beside.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import streamlit as st
 
 from engine.lab.records import Run
 from engine.lab.words import escape_markdown as escape
+from lessons import recorded
 from pages._ui.i18n import t
 
 MOST_IDS = 3  # more Runs than this are counted; their ids stand in the table behind the figure
@@ -17,13 +19,36 @@ _LOOK = {
     "measured": ("green", ":material/straighten:"),
     "modelled": ("blue", ":material/function:"),
     "spec": ("violet", ":material/menu_book:"),
+    "recorded": ("orange", ":material/history:"),
 }
+_ORIGIN = "_recorded_origin"  # of the Runs on this page, when they are recorded ones
 
 
-def badge(kind: str) -> str:
-    """Markdown of a badge, to stand beside a number. Pure but for the language."""
+def page_shows(origin: recorded.Origin | None) -> None:
+    """Say once, before a page is drawn, whether the Runs it shows are recorded ones. Effect: on ``badge``."""
+    st.session_state[_ORIGIN] = origin
+
+
+def shows_recorded() -> bool:
+    """Whether the page being drawn shows recorded Runs."""
+    return st.session_state.get(_ORIGIN) is not None
+
+
+def badge(kind: str, run: Run | None = None) -> str:
+    """Markdown of a badge, to stand beside a number. Pure but for the language.
+
+    ``measured`` becomes ``recorded``, with its date, for a recorded ``run``; without one, where the page shows such.
+    """
+    origin = st.session_state.get(_ORIGIN) if run is None else _recorded_origin(run)
+    if kind == "measured" and origin is not None:
+        colour, icon = _LOOK["recorded"]
+        return f":{colour}-badge[{icon} {t('common.badge_recorded', date=origin.date)}]"
     colour, icon = _LOOK[kind]
     return f":{colour}-badge[{icon} {t(f'common.badge_{kind}')}]"
+
+
+def _recorded_origin(run: Run) -> recorded.Origin | None:
+    return recorded.origin(run) if recorded.is_recorded(run.run_id) else None
 
 
 def note(text: str) -> None:
@@ -33,12 +58,13 @@ def note(text: str) -> None:
 
 def provenance(*runs: Run, modelled: bool = False) -> None:
     """The line under a figure: which Runs it was measured from, and that a model stands beside them."""
-    places: dict[tuple[str, str], list[str]] = {}
+    places: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
-        places.setdefault((run.header.device.name, run.header.dtype), []).append(escape(run.run_id))
+        mark = badge("measured", run)
+        places.setdefault((mark, run.header.device.name, run.header.dtype), []).append(escape(run.run_id))
     lines = [
-        f"{badge('measured')} " + t("common.measured_where", device=escape(device), dtype=dtype, run=_listed(run_ids))
-        for (device, dtype), run_ids in places.items()
+        f"{mark} " + t("common.measured_where", device=escape(device), dtype=dtype, run=_listed(run_ids))
+        for (mark, device, dtype), run_ids in places.items()
     ]
     if modelled:
         lines.append(f"{badge('modelled')} {t('common.modelled_where')}")

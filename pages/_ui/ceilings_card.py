@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from engine.lab import catalogue
 from engine.lab.records import DeviceInfo
 from engine.lab.roof import Ceilings, Rate
-from pages._ui.badges import badge, escape, note
+from pages._ui.badges import badge, escape, note, shows_recorded
 from pages._ui.i18n import language, t
 from pages._ui.units import number, percent
 
@@ -58,7 +58,7 @@ def draw(about: Mapping[str, Any] | None, recorded: DeviceInfo, dtype: str) -> N
     lang = language()
     st.subheader(t("ceilings.title"), anchor=False)
     found = measured(about)
-    if found is not None and found.device != recorded.name:
+    if found is not None and (found.device != recorded.name or shows_recorded()):
         found = None  # the Runs are of another machine: its ceilings are those that they recorded
     rows = _rows(found) if found else _recorded_rows(recorded, dtype)
     if not rows:

@@ -99,7 +99,8 @@ def _origin(question: Question) -> None:
         parts.append(t("exam.from_source"))
     if question.item.run_ids:
         shown = ", ".join(escape(run_id) for run_id in question.item.run_ids[:2])
-        parts.append(f"{badge('measured')} {t('exam.from_run', run=shown)}")
+        first = session.store().run(question.item.run_ids[0])
+        parts.append(f"{badge('measured', first)} {t('exam.from_run', run=shown)}")
     note(" · ".join(parts))
 
 

@@ -15,6 +15,7 @@ import streamlit as st
 from engine.lab.records import Run
 from lessons.catalog import Lesson
 from lessons.run_facts import FactsError, explanation, headline
+from pages._ui import against
 from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.prose import mend
@@ -55,6 +56,8 @@ def why(lesson: Lesson, runs: Mapping[str, Run]) -> None:
             provenance(*runs.values(), modelled=True)
         except FactsError:  # a run that was cut short may lack what the text is about
             st.info(t("common.no_explanation"), icon=":material/info:")
+    against.panel(lesson)
+    with st.container(width=TEXT_WIDTH):
         st.subheader(t("common.in_short"), anchor=False)
         st.markdown(mend(lesson.text(language(), "summary")))
     code(lesson)

@@ -20,25 +20,15 @@ from engine.lab.scenario import Scenario, ScenarioError
 from engine.server.client import EngineRefused, EngineUnavailable, RunStatus
 from lessons.facts_error import FactsError
 from lessons.later import later_scenario
+from lessons.parts import Part, fingerprint
 from lessons.stored import experiment_of
 from pages._ui import session
+
+__all__ = ["Job", "JobState", "Part", "View", "current", "dismiss", "finished", "follow", "start", "stop"]
 
 JobState = Literal["active", "done", "stopped", "cancelled", "failed", "refused", "busy", "lost", "unreachable"]
 
 _STEPS = "_live_steps"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One scenario of a job. ``label`` is the role of its Run in the lesson (a policy, or ``run``).
-
-    ``scenario`` is None where it depends on the Runs of the parts before it; it is then made from ``asked``
-    (plain JSON) when its turn comes (``lessons.later``).
-    """
-
-    label: str
-    scenario: Scenario | None
-    asked: Mapping[str, Any] | None = None
 
 
 @dataclass
@@ -86,13 +76,10 @@ def current(lesson_id: str) -> Job | None:
 
 
 def start(lesson_id: str, parts: Sequence[Part], mark: str) -> Job:
-    """Submit the first part. Effect: the job is kept; a refusal is kept in it as its end, in one sentence."""
-    kept = [
-        {"label": p.label, "scenario": p.scenario and p.scenario.model_dump(mode="json"), "asked": dict(p.asked or {})}
-        for p in parts
-    ]
-    shared = experiment_of([part["scenario"] or {"label": part["label"], **part["asked"]} for part in kept])
-    job = Job(lesson_id, kept, mark, experiment=shared)
+    """Submit the first part. Effect: the job is kept, also when it is refused, and the lesson shows own Runs."""
+    kept = [part.plain() for part in parts]
+    job = Job(lesson_id, kept, mark, experiment=fingerprint(kept))
+    session.store().show_recorded(session.learner(), lesson_id, False)
     _submit(job)
     return _keep(job)
 

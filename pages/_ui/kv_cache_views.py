@@ -17,7 +17,7 @@ from engine.lab.records import ModelInfo
 from engine.lab.scenario import Scenario
 from engine.lab.work import bytes_per_element, kv_bytes_per_token
 from lessons.kv_cache.facts import Pair, Side, position_bytes
-from lessons.kv_cache.scenarios import BLOCK_SIZES, OUTPUT_RANGE, PROMPT_LENGTHS
+from lessons.kv_cache.scenarios import BLOCK_SIZES, DEFAULT_SIZES, OUTPUT_RANGE, PROMPT_LENGTHS
 from pages._ui import block_map, charts, compare, jobs, links, palette, session
 from pages._ui.badges import badge, escape, note, provenance
 from pages._ui.charts import _layout as frame
@@ -25,9 +25,9 @@ from pages._ui.i18n import language, t
 from pages._ui.units import byte_count, factor, flop_count, milliseconds, number
 
 _NS = "kv_cache"
-PROMPT = links.IntSetting("kv_prompt", 32, PROMPT_LENGTHS[0], PROMPT_LENGTHS[-1], PROMPT_LENGTHS)
-OUTPUT = links.IntSetting("kv_output", 32, *OUTPUT_RANGE)
-BLOCK = links.IntSetting("kv_block", 16, BLOCK_SIZES[0], BLOCK_SIZES[-1], BLOCK_SIZES)
+PROMPT = links.IntSetting("kv_prompt", DEFAULT_SIZES[0], PROMPT_LENGTHS[0], PROMPT_LENGTHS[-1], PROMPT_LENGTHS)
+OUTPUT = links.IntSetting("kv_output", DEFAULT_SIZES[1], *OUTPUT_RANGE)
+BLOCK = links.IntSetting("kv_block", DEFAULT_SIZES[2], BLOCK_SIZES[0], BLOCK_SIZES[-1], BLOCK_SIZES)
 SETTINGS = (PROMPT, OUTPUT, BLOCK)
 CACHED, UNCACHED = palette.DECODE, palette.SKY
 

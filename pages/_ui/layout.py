@@ -11,9 +11,10 @@ from itertools import groupby
 
 import streamlit as st
 
+from lessons import recorded
 from lessons.catalog import Lesson
 from pages._ui import palette, session
-from pages._ui.badges import escape, note
+from pages._ui.badges import escape, note, page_shows
 from pages._ui.i18n import t
 from pages._ui.units import byte_count, number
 
@@ -37,7 +38,9 @@ def page_chrome(lang: str) -> None:
 
 
 def lesson_header(lesson: Lesson, lang: str) -> None:
-    """Title, the goal in one sentence, and what this lesson puts right."""
+    """Title, the goal in one sentence, its length. Effect: from here on badges know what Runs the page shows."""
+    shown = session.store().shows_recorded(session.learner(), lesson.id)
+    page_shows(recorded.origin(next(iter(recorded.runs(lesson.id).values()))) if shown else None)
     st.title(lesson.title[lang], anchor=False)
     lead(lesson.goal[lang], "goal")
     note(t("common.lesson_minutes", minutes=lesson.minutes))

@@ -175,14 +175,14 @@ def outcome(lesson: Lesson) -> None:
     latest = settled[-1].attempt
     with st.container(border=True, key=f"outcome_{lesson.id}"):
         st.markdown(f":material/fact_check: **{t('predict.outcome')}**")
+        run = session.store().run(settled[-1].run_id)
         for kept in (p for p in settled if p.attempt == latest):
             prediction = lesson.prediction(kept.prediction_id)
             st.markdown(
                 f"{prediction.prompt[language()]}  \n"
                 + t("predict.said", said=say(prediction, kept.value), was=say(prediction, kept.answer))
-                + f" {badge('measured')}  \n**{verdict(compare(kept.value, kept.answer))}**"
+                + f" {badge('measured', run)}  \n**{verdict(compare(kept.value, kept.answer))}**"
             )
-        run = session.store().run(settled[-1].run_id)
         if run is not None:
             provenance(run)
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from engine.lab.scenario import Scenario
+from lessons import recorded
 from lessons.catalog import Lesson
-from pages._ui import jobs, session
+from pages._ui import jobs, recorded_run, session
 from pages._ui.badges import escape, note
 from pages._ui.i18n import catalogue, language, t
 from pages._ui.player import partial_run, timeline_player
@@ -40,18 +41,24 @@ def panel(
     job = jobs.current(lesson.id)
     active = job is not None and job.active
     reason = t("run.already") if active else blocked or _engine_reason()
-    pressed = st.button(
-        t("run.start"),
-        key=f"run_{lesson.id}",
-        type="primary",
-        icon=":material/play_arrow:",
-        disabled=reason is not None,
-    )
+    with st.container(horizontal=True, gap="small", key=f"run_buttons_{lesson.id}"):
+        pressed = st.button(
+            t("run.start"),
+            key=f"run_{lesson.id}",
+            type="primary",
+            icon=":material/play_arrow:",
+            disabled=reason is not None,
+        )
+        if not active:
+            recorded_run.button(lesson, make_parts, mark, blocked, on_done)
     if reason is not None and not active:
-        note(f":material/info: {reason}")
+        can_see = blocked is None and recorded.exists(lesson.id)
+        note(f":material/info: {t('recorded.without_engine', reason=reason) if can_see else reason}")
     if pressed and reason is None:
         job = jobs.start(lesson.id, make_parts(), mark)
         st.rerun()
+    if not active and recorded_run.banner(lesson, make_parts):
+        return
     if job is not None and job.active:
         st.fragment(_live, run_every=FOLLOW_S)(lesson.id, live, body)
     elif job is not None:

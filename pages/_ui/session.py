@@ -14,7 +14,7 @@ import streamlit as st
 
 from engine.server.client import ENGINE_URL_VARIABLE, EngineClient
 from engine.settings import settings
-from lessons.store import Store
+from lessons.shown import LessonStore
 from pages._ui import i18n
 from pages._ui.engine_watch import EngineState, EngineWatch
 from pages._ui.identity import COOKIE, new_sid, valid_sid
@@ -26,8 +26,8 @@ _SEEN = "_engine_seen"
 
 # ------------------------------------------------------------------------------------------------- resources
 @st.cache_resource(max_entries=2, show_spinner=False)
-def _open_store(database_url: str) -> Store:
-    return Store(database_url)
+def _open_store(database_url: str) -> LessonStore:
+    return LessonStore(database_url)
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)
@@ -35,7 +35,7 @@ def _open_client(engine_url: str) -> EngineClient:
     return EngineClient(engine_url)
 
 
-def store() -> Store:
+def store() -> LessonStore:
     """The learner database of this process."""
     return _open_store(settings().database_url)
 

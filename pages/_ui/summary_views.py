@@ -15,6 +15,7 @@ from engine.lab import catalogue
 from engine.lab.metrics import duration_s, step_kind
 from engine.lab.records import ModelInfo, Run
 from engine.lab.work import kv_bytes_per_token, moved_bytes, roofline_s
+from lessons import recorded
 from lessons.catalog import lesson as find_lesson
 from lessons.catalog import load_lessons
 from lessons.summary.course_claims import bytes_of
@@ -38,16 +39,22 @@ CourseRuns = Mapping[str, Mapping[str, Run]]
 
 # ------------------------------------------------------------------------------------------------- what there is
 def course_runs() -> CourseRuns:
-    """The learner's latest Runs of every lesson: lesson id -> role -> Run."""
+    """The Runs that every lesson shows: lesson id -> role -> Run.
+
+    While this page shows its recorded Run, a lesson in which the learner has run nothing yet gives its recorded ones.
+    """
     store, learner = session.store(), session.learner()
     progress = store.progress(learner)
+    from_recorded = store.shows_recorded(learner, "summary")
     kept = st.session_state.setdefault("_course_runs", {})
     found: dict[str, Mapping[str, Run]] = {}
     for lesson in load_lessons():
         done = progress.get(lesson.id)
         if done is None or not done.num_runs:
+            if from_recorded:
+                found[lesson.id] = recorded.runs(lesson.id)
             continue
-        stamp = (done.num_runs, done.last_utc)
+        stamp = (done.num_runs, done.last_utc, store.shows_recorded(learner, lesson.id))
         if kept.get(lesson.id, (None,))[0] != stamp:
             kept[lesson.id] = (stamp, store.latest_runs(learner, lesson.id))
         found[lesson.id] = kept[lesson.id][1]

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from lessons.training_inference.facts import ThreeWays, Way
-from lessons.training_inference.scenarios import LENGTHS, STARTS
+from lessons.training_inference.scenarios import DEFAULT_LENGTH, LENGTHS, STARTS
 from pages._ui import charts, compare, jobs, links, palette, session
 from pages._ui.badges import badge, note, provenance
 from pages._ui.charts import _layout as frame
@@ -24,7 +24,7 @@ from pages._ui.units import byte_count, flop_count, number, seconds
 
 _NS = "training_inference"
 START = links.ChoiceSetting("ti_start", "1", tuple(str(i) for i in range(1, len(STARTS) + 1)))
-LENGTH = links.IntSetting("ti_length", 128, LENGTHS[0], LENGTHS[-1], LENGTHS)
+LENGTH = links.IntSetting("ti_length", DEFAULT_LENGTH, LENGTHS[0], LENGTHS[-1], LENGTHS)
 SETTINGS = (START, LENGTH)
 _COLOURS = {"write": palette.DECODE, "read": palette.PREFILL, "train": palette.PURPLE}
 _SHOWN_CHARACTERS = 1_200

@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 from streamlit.testing.v1 import AppTest
 
 from engine.lab.records import Run
-from lessons.store import Store
+from lessons.shown import LessonStore
 from pages._ui import session
 from pages._ui.engine_watch import ask_device, ask_state
 from tests.pages.fake_client import FakeClient
@@ -21,8 +21,8 @@ MAIN = Path(__file__).resolve().parents[2] / "pages" / "_main.py"
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store("sqlite://")
+def store() -> LessonStore:
+    return LessonStore("sqlite://")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def client() -> FakeClient:
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch, store: Store, client: FakeClient):
+def lab(monkeypatch: pytest.MonkeyPatch, store: LessonStore, client: FakeClient):
     """``lab(lang=..., **query)`` opens the lab as a new browser that has the same learner's cookie."""
     monkeypatch.setattr(session, "store", lambda: store)
     monkeypatch.setattr(session, "client", lambda: client)

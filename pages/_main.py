@@ -8,10 +8,12 @@ from pathlib import Path
 
 import streamlit as st
 
+from lessons.catalog import lesson as find_lesson
 from lessons.catalog import load_lessons
-from pages._ui import layout, run_panel, session
+from pages._ui import layout, present, run_panel, session
 from pages._ui.badges import page_shows
 from pages._ui.i18n import t
+from pages._ui.present import notes
 
 st.set_page_config(page_title="Token by Token · 逐词", page_icon=":material/grain:", layout="wide")
 lang = session.choose_language()
@@ -33,17 +35,28 @@ lesson_pages = {
 page = st.navigation([home, *lesson_pages.values()], position="hidden")
 shown = next((lesson_id for lesson_id, p in lesson_pages.items() if p.url_path == page.url_path), None)
 
-layout.logo()
-with st.sidebar:
-    layout.navigation(home, lessons, lesson_pages)
-    layout.engine_card()
-    run_panel.background(shown, {lesson.id: lesson.title[lang] for lesson in lessons})
+asked = present.mode() if shown is not None else ""
+if not asked:
+    layout.logo()
+    with st.sidebar:
+        layout.navigation(home, lessons, lesson_pages)
+        layout.engine_card()
+        run_panel.background(shown, {lesson.id: lesson.title[lang] for lesson in lessons})
 
 with st.container(horizontal=True, horizontal_alignment="right", key="top_bar"):
+    if shown is not None:
+        present.link(page)
     session.language_switch()
 with st.container():  # always there: what comes and goes must not move, and so rebuild, the form somebody is filling in
     session.language_notice()
     layout.store_notice(lang)
 st.session_state["_lesson_pages"] = lesson_pages
 page_shows(None)
-page.run()
+if asked == present.NOTES:
+    notes.draw(find_lesson(shown), page.url_path)
+else:
+    if asked == present.STAGE:
+        present.stage(page.url_path)
+    page.run()
+    if shown is not None and not asked:
+        session.keep_place(shown)

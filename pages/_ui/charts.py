@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from plotly.subplots import make_subplots
 
-from pages._ui import palette
+from pages._ui import palette, present
 from pages._ui.i18n import t
 
 _MARGIN = {"l": 8, "r": 8, "t": 34, "b": 8}
@@ -33,10 +33,11 @@ def show(
 
 def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
     ink = palette.ink(st.context.theme.type)
+    scale = present.CHART_SCALE if present.on_stage() else 1
     figure.update_layout(
-        height=height,
+        height=round(height * scale),
         margin=_MARGIN,
-        font={"size": 15, "color": ink},
+        font={"size": 15 * scale, "color": ink},
         bargap=0.12,
         dragmode=False,
         legend={
@@ -45,13 +46,13 @@ def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
             "y": 1.0,
             "xanchor": "left",
             "x": 0,
-            "font": {"size": 14, "color": ink},
+            "font": {"size": 14 * scale, "color": ink},
         },
-        hoverlabel={"font": {"size": 14}},
+        hoverlabel={"font": {"size": 14 * scale}},
     )
-    shared = {"tickfont": {"size": 14, "color": ink}, "automargin": True, "fixedrange": True}
-    figure.update_xaxes(title={"text": x, "font": {"size": 15, "color": ink}}, **shared)
-    figure.update_yaxes(title={"text": y, "font": {"size": 15, "color": ink}}, **shared)
+    shared = {"tickfont": {"size": 14 * scale, "color": ink}, "automargin": True, "fixedrange": True}
+    figure.update_xaxes(title={"text": x, "font": {"size": 15 * scale, "color": ink}}, **shared)
+    figure.update_yaxes(title={"text": y, "font": {"size": 15 * scale, "color": ink}}, **shared)
     return figure
 
 

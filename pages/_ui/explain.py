@@ -9,13 +9,14 @@ import ast
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import streamlit as st
 
 from engine.lab.records import Run
 from lessons.catalog import Lesson
 from lessons.run_facts import FactsError, explanation, headline
-from pages._ui import against
+from pages._ui import against, present
 from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.prose import mend
@@ -24,16 +25,20 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT_WIDTH = 760  # pixels; longer lines are hard to read
 
 
+def _text_width() -> int | Literal["stretch"]:
+    return "stretch" if present.on_stage() else TEXT_WIDTH
+
+
 def before(lesson: Lesson) -> None:
     """What a learner needs to know to predict, and what people often believe."""
     section(lesson, "before")
-    with st.container(width=TEXT_WIDTH), st.expander(t("common.misconceptions"), icon=":material/psychology_alt:"):
+    with st.container(width=_text_width()), st.expander(t("common.misconceptions"), icon=":material/psychology_alt:"):
         st.markdown("\n".join(f"- {mend(belief)}" for belief in lesson.misconceptions[language()]))
 
 
 def section(lesson: Lesson, name: str) -> None:
     """One section of the lesson's text that has no numbers of a Run in it."""
-    with st.container(width=TEXT_WIDTH):
+    with st.container(width=_text_width()):
         st.markdown(mend(lesson.text(language(), name)))
 
 
@@ -44,20 +49,20 @@ def happened(lesson: Lesson, runs: Mapping[str, Run]) -> None:
     except FactsError:
         return
     if sentence:
-        with st.container(width=TEXT_WIDTH):
+        with st.container(width=_text_width()):
             st.markdown(f"{mend(sentence)} {badge('measured')}")
 
 
 def why(lesson: Lesson, runs: Mapping[str, Run]) -> None:
     """The explanation with the numbers of these Runs, what to keep of it, and the places in the source."""
-    with st.container(width=TEXT_WIDTH):
+    with st.container(width=_text_width()):
         try:
             st.markdown(mend(explanation(lesson.id, dict(runs), language())))
             provenance(*runs.values(), modelled=True)
         except FactsError:  # a run that was cut short may lack what the text is about
             st.info(t("common.no_explanation"), icon=":material/info:")
     against.panel(lesson)
-    with st.container(width=TEXT_WIDTH):
+    with st.container(width=_text_width()):
         st.subheader(t("common.in_short"), anchor=False)
         st.markdown(mend(lesson.text(language(), "summary")))
     code(lesson)

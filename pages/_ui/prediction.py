@@ -16,13 +16,14 @@ from typing import Any
 import streamlit as st
 
 from engine.lab.records import Run
-from lessons.catalog import Lesson, Outcome, Prediction, compare
+from lessons.catalog import Lesson, Prediction, compare
 from lessons.run_facts import FactsError, prediction_answers
 from lessons.store import StoredPrediction
-from pages._ui import session
+from pages._ui import present, session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
-from pages._ui.units import number
+from pages._ui.prediction_words import say, verdict
+from pages._ui.present import hands
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -63,7 +64,13 @@ def read(lesson: Lesson, asked: Sequence[Prediction], mark: str) -> Lock:
 
 
 def panel(lesson: Lesson, asked: Sequence[Prediction], mark: str) -> Lock:
-    """Draw the step: the form while it is open, the locked values after that. Returns the lock."""
+    """Draw the step: the form while it is open, the locked values after that. Returns the lock.
+
+    On the stage the room predicts: nothing is locked, and nothing has to be.
+    """
+    if present.on_stage():
+        hands.ask(lesson, asked)
+        return Lock(1, locked=True, settled=False, ever_settled=True, values={})
     lock = read(lesson, asked, mark)
     if lock.locked:
         _locked(lesson, asked, lock)
@@ -140,19 +147,11 @@ def _locked(lesson: Lesson, asked: Sequence[Prediction], lock: Lock) -> None:
             )
 
 
-def say(prediction: Prediction, value: float | str) -> str:
-    """A predicted or measured value in words, with its unit."""
-    lang = language()
-    if prediction.kind == "choice":
-        return next((o.text[lang] for o in prediction.options if o.id == value), str(value))
-    return f"{number(float(value), lang)} {prediction.unit[lang]}"
-
-
 # ------------------------------------------------------------------------------------------------- after the run
 def settle(lesson: Lesson, runs: Mapping[str, Run], asked: Sequence[Prediction], mark: str) -> None:
     """Record what the finished Runs answer to the locked prediction. Idempotent: the first run counts."""
     lock = read(lesson, asked, mark)
-    if not lock.locked or lock.settled:
+    if present.on_stage() or not lock.locked or lock.settled:
         return
     try:
         answers = prediction_answers(lesson.id, dict(runs))
@@ -168,6 +167,9 @@ def settle(lesson: Lesson, runs: Mapping[str, Run], asked: Sequence[Prediction],
 
 def outcome(lesson: Lesson) -> None:
     """Each settled prediction of the latest attempt beside what the run gave."""
+    if present.on_stage():
+        hands.outcome(lesson)
+        return
     stored = session.store().predictions(session.learner(), lesson.id)
     settled = [p for p in stored if p.run_id is not None]
     if not settled:
@@ -185,10 +187,3 @@ def outcome(lesson: Lesson) -> None:
             )
         if run is not None:
             provenance(run)
-
-
-def verdict(found: Outcome) -> str:
-    """How far off, in one phrase: exact, so many times too high or too low, right, wrong."""
-    if found.direction in ("high", "low") and found.factor is None:
-        return t(f"predict.{found.direction}_only")
-    return t(f"predict.{found.direction}", times=number(found.factor, language()) if found.factor else "")

@@ -19,9 +19,10 @@ from lessons.catalog import Lesson
 from lessons.generated import items_from_runs
 from lessons.quiz import Grade, Item, QuizError, grade, public_view
 from lessons.store import StoredAnswer
-from pages._ui import session
+from pages._ui import present, session
 from pages._ui.badges import provenance
 from pages._ui.i18n import language, t
+from pages._ui.present import hands
 from pages._ui.prose import mend
 
 _VERDICT = {"right": (":green", "check_circle"), "wrong": (":red", "cancel"), "missed": (":orange", "help")}
@@ -31,6 +32,9 @@ _CHANGED = "_quiz_changed"
 def quiz(lesson: Lesson, runs: Mapping[str, Run]) -> None:
     """Draw the quiz step. ``runs`` as ``items_from_runs`` wants them; empty before the first run."""
     generated = items_from_runs(lesson.id, dict(runs), session.learner()) if runs else []
+    if present.on_stage():
+        hands.quiz(lesson, [*lesson.quiz, *generated], list(runs.values()))
+        return
     st.fragment(_quiz)(lesson, [*lesson.quiz, *generated], list(runs.values()))
 
 

@@ -1,0 +1,56 @@
+"""The projector view: the whole lesson without frame and lock, nothing of it stored; the notes window beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lessons.catalog import lesson
+from lessons.guide import TITLES, guide
+from pages._ui.i18n import translate
+from tests.pages.test_recorded_mode import LEARNER, LESSONS
+from tests.pages.test_smoke import all_text
+
+
+@pytest.mark.parametrize("lesson_id", LESSONS)
+def test_a_class_sees_a_lesson_without_locking_or_storing_a_prediction(lab, client, store, lesson_id: str) -> None:
+    client.down = True
+    at = lab(f"p_{lesson_id}.py", lang="en", present="1")
+    assert not at.exception
+    assert not at.sidebar.markdown
+    at.button(key=f"show_recorded_{lesson_id}").click().run()
+    assert not at.exception
+    said = all_text(at)
+    assert translate("en", "present.outcome") in said
+    assert translate("en", "recorded.other_settings") not in said
+    at.button(key="stage_answer").click().run()
+    at.button(key="stage_after").click().run()
+    assert not at.exception
+    assert store.predictions(LEARNER, lesson_id) == []
+    assert store.answers(LEARNER, lesson_id) == []
+
+
+def test_the_room_is_set_beside_the_run(lab, store) -> None:
+    store.show_recorded(store.learner(LEARNER), "prefill_decode", True)
+    at = lab("p_prefill_decode.py", lang="en", present="1")
+    at.number_input(key="hands:prefill_decode:token_ratio").set_value(1000.0).run()
+    assert "too high" in all_text(at)
+    assert store.predictions(LEARNER, "prefill_decode") == []
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_notes_hold_the_guide_and_not_the_page(lab, lang: str) -> None:
+    at = lab("p_batching.py", lang=lang, present="notes")
+    assert not at.exception
+    found, said = guide("batching", lang), all_text(at)
+    assert found.aim in said
+    assert all(step.text in said for step in found.steps)
+    assert all(belief in said.replace("\\", "") for belief in lesson("batching").misconceptions[lang])
+    assert TITLES[lang]["trouble"] in said
+    assert not [b for b in at.button if str(b.key).startswith("run_")]
+
+
+def test_the_way_onto_the_stage_is_on_every_lesson_and_nonsense_is_no_mode(lab) -> None:
+    at = lab("p_batching.py", lang="en", present="nonsense")
+    assert not at.exception
+    assert at.button(key="run_batching").disabled
+    assert translate("en", "present.link") in [link.label for link in at.get("page_link")]

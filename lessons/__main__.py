@@ -1,4 +1,4 @@
-"""The command line of the lessons: ``python -m lessons record``.
+"""The command line of the lessons: ``python -m lessons record | export-answers``.
 
 Results go to stdout, progress and errors to stderr; a mistake of the user is one sentence and exit code 2.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,11 +25,6 @@ INTERRUPTED = 130
 cli = typer.Typer(
     help="Token by Token's lessons.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
-
-
-@cli.callback()
-def main() -> None:
-    """Token by Token's lessons."""
 
 
 @cli.command()
@@ -46,6 +43,34 @@ def record(
                 written = record_lesson(found.id, address, _say)
                 size = sum(path.stat().st_size for path in written)
                 print(f"{found.id}: {len(written)} Runs, {size / 1000:.0f} kB")
+
+
+class Table(StrEnum):
+    answers = "answers"
+    scores = "scores"
+
+
+@cli.command("export-answers")
+def export_answers(
+    out: Annotated[Path, typer.Option(help="Where the CSV file is written.")],
+    table: Annotated[Table, typer.Option(help="A row per answer, or per learner and lesson.")] = Table.answers,
+) -> None:
+    """Write what all learners of this lab predicted and answered, under pseudonyms, for the instructor."""
+    from engine.settings import settings
+    from lessons import answers_csv
+    from lessons.shown import LessonStore
+
+    with sentences():
+        address = settings().database_url
+        path = address.removeprefix("sqlite:///")
+        if path != address and not Path(path).exists():
+            raise LessonError(f"there is no database {path}; has the lab run on this machine, with this home?")
+        store = LessonStore(address)
+        if store.in_memory:
+            raise LessonError(store.notice or "the database cannot be read")
+        text = answers_csv.answers(store) if table is Table.answers else answers_csv.scores(store)
+        out.write_text(text, encoding="utf-8-sig", newline="")  # the mark tells spreadsheets that this is UTF-8
+        print(f"wrote {out}: {text.count(chr(10)) - 1} rows")
 
 
 @contextlib.contextmanager

@@ -87,6 +87,17 @@ class Store:
         self._db.write(lambda c: self._touch(c, sid))
         return sid
 
+    def learners(self) -> list[str]:
+        """All learners, the first to come first."""
+        t = learner_table.c
+        return list(self._db.read(lambda c: c.scalars(select(t.id).order_by(t.created_utc, t.id)).all()))
+
+    def learner_with(self, key: str, value: str) -> str | None:
+        """The learner whose preference ``key`` is ``value``; None when nobody's is."""
+        t = preference_table.c
+        query = select(t.learner).where(t.key == key, t.value == value).order_by(t.id).limit(1)
+        return self._db.read(lambda c: c.scalar(query))
+
     def reset(self, learner: str) -> None:
         """Delete all that belongs to the learner: predictions, answers, runs, preferences, events. Idempotent."""
         self._db.write(lambda c: c.execute(delete(learner_table).where(learner_table.c.id == learner)))

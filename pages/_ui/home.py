@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from lessons import learner_code
 from lessons.catalog import Lesson, load_lessons
 from lessons.store import LessonProgress
 from pages._ui import layout, session
@@ -22,17 +23,23 @@ def _pages() -> dict[str, st.Page]:
 
 
 def continue_button(lang: str) -> None:
-    """One clear next step: the lesson last worked on, or the first one not finished."""
+    """One clear next step: the lesson that was open last, with its settings, or the first one not finished."""
     lessons = [lesson for lesson in load_lessons() if lesson.id in _pages()]
     if not lessons:
         return
     progress = session.store().progress(session.learner())
     begun = [lesson for lesson in lessons if lesson.id in progress and not _finished(lesson, progress[lesson.id])]
     fresh = [lesson for lesson in lessons if lesson.id not in progress]
-    target = max(begun, key=lambda x: progress[x.id].last_utc) if begun else (fresh or lessons)[0]
-    label = t("home.continue" if progress else "home.begin", title=target.title[lang])
+    place = session.place()
+    opened = [lesson for lesson in begun + fresh if place is not None and lesson.id == place["lesson"]]
+    latest = max(begun, key=lambda x: progress[x.id].last_utc) if begun else (fresh or lessons)[0]
+    target = opened[0] if opened else latest
+    label = t("home.continue" if progress or opened else "home.begin", title=target.title[lang])
     if st.button(label, type="primary", icon=":material/arrow_forward:", key="continue"):
-        st.switch_page(_pages()[target.id])
+        carried = dict(place["settings"]) if opened else {}
+        if "lang" in st.query_params:
+            carried["lang"] = st.query_params["lang"]
+        st.switch_page(_pages()[target.id], query_params=carried)
 
 
 def _finished(lesson: Lesson, progress: LessonProgress) -> bool:
@@ -125,8 +132,29 @@ def my_data(learner: str) -> None:
     """What is stored, and a way to delete it."""
     with st.expander(t("home.data"), icon=":material/shield_person:"):
         st.markdown(t("home.data_text"))
+        _code(learner)
         sure = st.checkbox(t("home.data_sure"), key="delete_sure")
         if st.button(t("home.data_delete"), key="delete_data", disabled=not sure, icon=":material/delete:"):
             session.store().reset(learner)
             session.forget()
             st.rerun()
+
+
+def _code(learner: str) -> None:
+    """The learner's code, and a place to type one from another browser."""
+    store = session.store()
+    st.markdown(t("home.code_text"))
+    st.code(learner_code.code_of(store, learner), language=None)
+    if learner != session.browser():
+        st.button(
+            t("home.code_leave"), key="code_leave", icon=":material/undo:", on_click=session.go_on_as, args=(None,)
+        )
+    with st.form("code", enter_to_submit=True, border=False):
+        typed = st.text_input(t("home.code_other"), max_chars=40, placeholder="XXXX-XXXX-XXXX", key="code_typed")
+        if st.form_submit_button(t("home.code_go_on"), icon=":material/login:"):
+            found = learner_code.owner(store, typed)
+            if found is None:
+                st.error(t("home.code_unknown"))
+            else:
+                session.go_on_as(found)
+                st.rerun()

@@ -14,12 +14,15 @@ import streamlit as st
 
 from engine.server.client import ENGINE_URL_VARIABLE, EngineClient
 from engine.settings import settings
+from lessons import learner_code
 from lessons.shown import LessonStore
 from pages._ui import i18n
 from pages._ui.engine_watch import EngineState, EngineWatch
 from pages._ui.identity import COOKIE, new_sid, valid_sid
 
 _LEARNER = "_learner"
+_BROWSER = "_browser"
+_PLACE = "_place"
 _LANG_WIDGET = "language_switch"
 _SEEN = "_engine_seen"
 
@@ -52,11 +55,24 @@ def _engine_url() -> str:
 
 # ------------------------------------------------------------------------------------------------- learner
 def learner() -> str:
-    """Id of the learner of this browser. A browser that keeps no cookies gets one for the session only."""
+    """Id of the learner whose records these are. A browser that keeps no cookies gets one for the session only."""
     if _LEARNER not in st.session_state:
-        sid = st.context.cookies.get(COOKIE)
-        st.session_state[_LEARNER] = store().learner(sid if valid_sid(sid) else new_sid())
+        st.session_state[_LEARNER] = store().learner(learner_code.goes_on_as(store(), browser()))
     return st.session_state[_LEARNER]
+
+
+def browser() -> str:
+    """Id of this browser's own learner, also while it goes on with the records of another one."""
+    if _BROWSER not in st.session_state:
+        sid = st.context.cookies.get(COOKIE)
+        st.session_state[_BROWSER] = store().learner(sid if valid_sid(sid) else new_sid())
+    return st.session_state[_BROWSER]
+
+
+def go_on_as(learner: str | None) -> None:
+    """Go on with the records of ``learner``, None: with this browser's own. Effect: the session forgets all else."""
+    learner_code.go_on_as(store(), browser(), learner)
+    forget()
 
 
 def remember(key: str, value: Any) -> None:
@@ -71,6 +87,21 @@ def recall(key: str) -> Any:
         return None if raw is None else json.loads(raw)
     except ValueError:
         return None
+
+
+def keep_place(lesson_id: str) -> None:
+    """Keep which lesson is open and with which settings, for ``place``. Effect: stored when it has changed."""
+    settings = {key: st.query_params[key] for key in st.query_params if key not in ("lang", "present")}
+    here = {"lesson": lesson_id, "settings": settings}
+    if st.session_state.get(_PLACE) != here:
+        st.session_state[_PLACE] = here
+        remember("place", here)
+
+
+def place() -> dict[str, Any] | None:
+    """The lesson that was open last (``lesson``) and its ``settings`` as in its link; None for a new learner."""
+    kept = recall("place")
+    return kept if isinstance(kept, dict) and {"lesson", "settings"} <= kept.keys() else None
 
 
 # ------------------------------------------------------------------------------------------------- language
@@ -162,7 +193,7 @@ def device() -> dict[str, Any] | None:
 
 
 def forget() -> None:
-    """Effect: this session keeps nothing but its language and its learner id."""
-    keep = {"_language", "_language_chosen"}
+    """Effect: this session keeps nothing but its language and which browser it is."""
+    keep = {"_language", "_language_chosen", _BROWSER}
     for key in [k for k in st.session_state if k not in keep]:
         del st.session_state[key]

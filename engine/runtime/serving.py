@@ -30,6 +30,7 @@ class GenerationSpec(Protocol):
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
+    ignore_eos: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class ServingEngine:
             top_k=spec.top_k,
             seed=spec.seed if spec.seed is not None else secrets.randbits(62),
         )
-        self._engine.add(request, TextStream(self._loaded.tokenizer, spec.stop), self._loaded.eos_token_ids)
+        ends = frozenset() if spec.ignore_eos else self._loaded.eos_token_ids
+        self._engine.add(request, TextStream(self._loaded.tokenizer, spec.stop), ends)
         self._requests[request.request_id] = request
         return request.request_id
 

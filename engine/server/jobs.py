@@ -44,6 +44,7 @@ class GenerationSpec:
     seed: int | None
     stop: tuple[str, ...]
     messages: None = None
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True)

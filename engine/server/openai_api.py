@@ -173,6 +173,7 @@ def to_spec(ask: Ask, loaded: LoadedModel) -> GenerationSpec:
         top_k=ask.top_k,
         seed=ask.seed,
         stop=ask.stop,
+        ignore_eos=ask.ignore_eos,
     )
 
 

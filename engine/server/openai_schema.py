@@ -54,6 +54,7 @@ class Ask:
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
+    ignore_eos: bool  # not OpenAI's: vLLM and SGLang know it, and a load of known length needs it
     stream: bool
     include_usage: bool
 
@@ -86,6 +87,7 @@ def parse(body: dict, *, chat: bool) -> Ask:
         top_k=_whole(body, "top_k", -1, 1_000_000, default=-1),
         seed=_whole(body, "seed", 0, 2**63 - 1),
         stop=_stop(body.get("stop")),
+        ignore_eos=_boolean(body, "ignore_eos"),
         stream=stream,
         include_usage=_include_usage(body.get("stream_options"), stream),
     )

@@ -38,8 +38,9 @@ def test_recorded_runs_pass_the_check_and_name_a_measured_device(lesson_id: str)
     for path in paths:
         header = check_file(path).header
         assert header.device.name
-        assert header.device.read_gbps
-        assert header.device.matmul_tflops
+        if header.observed is None:  # of a server that is watched from outside nobody can say it
+            assert header.device.read_gbps
+            assert header.device.matmul_tflops
         spoken = recorded.texts(header.run_id)
         assert set(spoken.pieces) == set(spoken.texts) != set()
     assert sum(path.stat().st_size for path in paths) <= MAX_BYTES

@@ -1,6 +1,8 @@
 """The runtime turns a scenario into a Run that the checker accepts, with a tiny random model."""
 
+import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,6 +121,7 @@ def test_live_serving_gives_text_and_a_reason_and_its_blocks_back(runtime: LabRu
         top_k = -1
         seed = None
         stop = ()
+        ignore_eos = False
 
     serving = runtime.serving()
     first, second = serving.add(Spec()), serving.add(Spec())
@@ -131,6 +134,21 @@ def test_live_serving_gives_text_and_a_reason_and_its_blocks_back(runtime: LabRu
             reasons[event.request_id] = event.finish_reason
     assert reasons == {first: "length"} or reasons[first] in ("length", "stop")
     assert serving.free_blocks == serving.total_blocks
+
+
+@pytest.mark.parametrize(("ignored", "reason"), [(False, "stop"), (True, "length")])
+def test_live_serving_goes_on_past_the_end_of_the_answer_only_when_asked(runtime, ignored: bool, reason: str) -> None:
+    spec = SimpleNamespace(
+        prompt=(1, 2, 3), max_tokens=4, temperature=0.0, top_p=1.0, top_k=-1, seed=None, stop=(), ignore_eos=ignored
+    )
+    serving = runtime.serving()
+    every_token = frozenset(range(serving._loaded.info.vocab_size))
+    serving._loaded = dataclasses.replace(serving._loaded, eos_token_ids=every_token)
+    serving.add(spec)
+    events = []
+    while serving.has_work:
+        events += serving.step()
+    assert [event.finish_reason for event in events if event.finish_reason] == [reason]
 
 
 def test_the_device_report_names_device_models_and_limits(runtime: LabRuntime) -> None:

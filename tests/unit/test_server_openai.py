@@ -164,6 +164,7 @@ BAD_COMPLETIONS = [
     ({"top_p": 0}, "top_p"),
     ({"top_p": 1.01}, "top_p"),
     ({"top_k": -2}, "top_k"),
+    ({"ignore_eos": 1}, "ignore_eos"),
     ({"seed": -1}, "seed"),
     ({"seed": 2**63}, "seed"),
     ({"stop": ""}, "stop"),

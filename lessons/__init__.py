@@ -13,6 +13,8 @@ Adding a lesson takes new files only; nothing is registered. With ``<id>`` for i
 * ``lessons/<id>/recorded/``      the Runs of that experiment: ``python -m lessons record <id>`` writes them, from the
   real engine on a quiet machine; at most 400 kB. With them the lesson works without an engine, and a learner's own
   Runs are set beside them; page and pictures need no code for it (``lessons.shown``, ``pages/_ui/recorded_run.py``)
+* ``lessons/<id>/guide.en.md, guide.zh.md``   for whoever teaches it; ``lessons/guide.py`` has its form. The projector
+  view (``?present=1``) and the notes window beside it need nothing else: sections are the page's headings
 * ``lessons/<id>/claims.py, claims.yaml``   the source's claims that it checks, if any (``lessons.claims``)
 * ``pages/p_<id>.py``             the page; it is in the navigation as soon as lesson and page exist
 * ``pages/_ui/<id>_views.py``     its pictures; ``pages/_ui/text/{en,zh}/<id>.yaml`` its words, keys ``<id>.*``

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, RequestSpec, Scenario, ScenarioError, ServerTarget
+from lessons.parts import Part
 from lessons.text import Lang
 
 Api = Literal["completions", "chat"]
@@ -83,3 +84,8 @@ def target(url: str, server_model: str | None, api: Api) -> ServerTarget:
     found = scenario("server_1", url, server_model, api).server
     assert found is not None
     return found
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``. To record them, serve something at ``DEFAULT_URL`` first."""
+    return [Part(role, scenario(role, lang=lang)) for role in ROLES]

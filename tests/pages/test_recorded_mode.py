@@ -9,12 +9,11 @@ from lessons import recorded
 from lessons.catalog import load_lessons
 from pages._ui.badges import escape
 from pages._ui.i18n import translate
-from tests.pages.conftest import MAIN
 from tests.pages.fake_client import FakeClient
 from tests.pages.test_smoke import all_text
 
 LEARNER = "testlearner-testlearner"
-LESSONS = [lesson.id for lesson in load_lessons() if (MAIN.parent / f"p_{lesson.id}.py").exists()]
+LESSONS = [lesson.id for lesson in load_lessons() if recorded.exists(lesson.id)]
 
 
 def commit_something(at: AppTest, lang: str) -> None:

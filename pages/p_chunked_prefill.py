@@ -9,8 +9,8 @@ from pages._ui import explain, jobs, layout, links, prediction, quiz_form, sessi
 from pages._ui.badges import note
 from pages._ui.i18n import language, t
 
-OTHERS = links.IntSetting("cp_others", 6, 3, 12, scenarios.OTHERS)
-LENGTH = links.IntSetting("cp_length", 384, 192, 768, scenarios.LENGTHS)
+OTHERS = links.IntSetting("cp_others", scenarios.DEFAULT_OTHERS, 3, 12, scenarios.OTHERS)
+LENGTH = links.IntSetting("cp_length", scenarios.DEFAULT_LENGTH, 192, 768, scenarios.LENGTHS)
 BUDGET = links.IntSetting("cp_budget", 64, 32, 256, scenarios.BUDGETS)
 
 lang = language()

@@ -14,10 +14,12 @@ from engine.lab.metrics import token_times
 from engine.lab.records import Run
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, RequestSpec, Scenario, ScenarioError
 from lessons.facts_error import FactsError
+from lessons.parts import Part
 from lessons.text import Lang
 
 OTHERS = (3, 6, 12)
 LENGTHS = (192, 384, 768)  # tokens of the long prompt
+DEFAULT_OTHERS, DEFAULT_LENGTH = 6, 384
 BUDGETS = (32, 64, 128, 256)  # max_batch_tokens of the chunked runs
 WITHOUT, WHOLE = "without", "whole"
 CHUNKED = {f"budget_{budget}": budget for budget in BUDGETS}
@@ -115,3 +117,9 @@ def _scenario(
         dtype=dtype,
         requests=requests + more,
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    asked = {"others": DEFAULT_OTHERS, "length": DEFAULT_LENGTH, "dtype": "float32", "lang": lang}
+    return [Part(WITHOUT, without(DEFAULT_OTHERS, lang=lang))] + [Part(role, None, asked) for role in ROLES[1:]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, PolicyName, RequestSpec, Scenario, ScenarioError
+from lessons.parts import Part
 from lessons.text import Lang
 
 RUNGS: tuple[PolicyName, ...] = ("static", "orca", "paged", "chunked", "cache_aware")
@@ -117,3 +118,8 @@ def _request(name: str, lang: Lang) -> RequestSpec:
     return RequestSpec(
         request_id=name, prompt=prompt, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens, ignore_eos=True
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    return [Part(policy, rung(policy, lang=lang)) for policy in RUNGS]

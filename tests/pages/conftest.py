@@ -66,7 +66,7 @@ def kept_studies() -> dict[str, Studied]:
 
 
 @pytest.fixture
-def studied(lab, store: Store, client: FakeClient, kept_studies: dict[str, Studied]) -> Callable[..., AppTest]:
+def studied(lab, store: LessonStore, client: FakeClient, kept_studies: dict[str, Studied]) -> Callable[..., AppTest]:
     """``studied(page, lesson_id, value=7, **query)`` opens a page whose study the learner has done already.
 
     The first test plays it through the page (prediction, start, to the end); for later ones its records are put back.
@@ -86,12 +86,12 @@ def studied(lab, store: Store, client: FakeClient, kept_studies: dict[str, Studi
     return open_after_study
 
 
-def _rows(store: Store) -> dict[str, list[dict]]:
+def _rows(store: LessonStore) -> dict[str, list[dict]]:
     tables = store._db._metadata.sorted_tables
     return store._db.read(lambda c: {t.name: [dict(row) for row in c.execute(select(t)).mappings()] for t in tables})
 
 
-def _put_back(store: Store, rows: dict[str, list[dict]]) -> None:
+def _put_back(store: LessonStore, rows: dict[str, list[dict]]) -> None:
     def work(connection) -> None:
         for table in store._db._metadata.sorted_tables:
             connection.execute(table.delete())

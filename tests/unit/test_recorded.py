@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.lab.check import check_file
+from engine.lab.scenario import Scenario
 from lessons import against, recorded
 from lessons.catalog import load_lessons
 from lessons.generated import items_from_runs
@@ -26,11 +27,9 @@ def test_a_lesson_ships_the_runs_of_its_standard_experiment(lesson_id: str) -> N
     found = recorded.runs(lesson_id)
     assert set(found) == {part.label for part in parts}, MISSING.format(lesson=lesson_id)
     for part in parts:
-        if part.scenario is not None:
-            asked = part.scenario.model_dump(mode="json")
-            assert found[part.label].header.scenario == asked, f"recorded with other settings; {MISSING}".format(
-                lesson=lesson_id
-            )
+        if part.scenario is not None:  # parsed: a field that came later has its default in an older file
+            asked = Scenario.parse(found[part.label].header.scenario)
+            assert asked == part.scenario, f"recorded with other settings; {MISSING.format(lesson=lesson_id)}"
 
 
 @pytest.mark.parametrize("lesson_id", LESSONS)

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from engine.lab.check_handover import HandoverReplay
+from engine.lab.check_ring import RingReplay
 from engine.lab.check_rules import INVARIANTS, TIME_SLACK_S, CheckError, RequestTrack, require
 from engine.lab.check_step import StepReplay
 from engine.lab.observed import check_observed
@@ -57,12 +59,23 @@ def check_run(run: Run) -> None:
         for request_id, spec in zip(scenario.request_ids(), scenario.requests, strict=True)
     }
     records = _match_records(run, tracks)
-    replay = StepReplay(run.header, scenario, tracks)
+    replay = _replay(run, scenario, tracks)
     for step in run.steps:
         replay.apply(step)
     _check_end(replay, run)
     for request_id, record in records.items():
         _check_request(record, tracks[request_id])
+
+
+def _replay(run: Run, scenario: Scenario, tracks: dict[str, RequestTrack]) -> StepReplay:
+    """The rules of the engine that made the Run: one process, two, or a ring."""
+    if scenario.disaggregated is not None:
+        return HandoverReplay(run.header, scenario, tracks)
+    if scenario.ring is not None:
+        return RingReplay(run.header, scenario, tracks)
+    alone = not run.header.workers and all(not s.worker and not s.received and not s.ring for s in run.steps)
+    require(alone, "header", "workers", "several workers are told, and the scenario asks for one engine")
+    return StepReplay(run.header, scenario, tracks)
 
 
 # ------------------------------------------------------------------------------------------------- numbers

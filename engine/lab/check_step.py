@@ -40,7 +40,7 @@ class StepReplay:
         self._abort(name, [output for output in aborted if output.request_id in rows])
         self.pool.apply(name, step)
         self._emit(name, step)
-        self.pool.check_owners(name, static=self.scenario.policy == "static")
+        self._check_owners(name)
         self._check_refused(name, step)
         self._check_queues(name, step)
         self._check_work(name, step)
@@ -48,6 +48,9 @@ class StepReplay:
     def _track(self, name: str, request_id: str, invariant: str) -> RequestTrack:
         require(request_id in self.tracks, name, invariant, f"{request_id} is not a request of the scenario")
         return self.tracks[request_id]
+
+    def _check_owners(self, name: str) -> None:
+        self.pool.check_owners(name, static=self.scenario.policy == "static")
 
     # -------------------------------------------------------------------------------------------- time and order
     def _check_order(self, name: str, step: StepRecord) -> None:
@@ -100,6 +103,9 @@ class StepReplay:
             arrived = track.arrival_s <= step.t_begin_s
             require(arrived, name, "arrival", f"{request_id} is admitted before it arrives at {track.arrival_s} s")
             track.state, track.begins = "running", True
+        self._check_running(name, step)
+
+    def _check_running(self, name: str, step: StepRecord) -> None:
         running = sum(1 for t in self.tracks.values() if t.state == "running")
         limit = self.scenario.limits.max_requests
         require(running <= limit, name, "request_limit", f"{running} requests run; max_requests is {limit}")
@@ -259,8 +265,14 @@ class StepReplay:
             drains = refused.why != "batch_not_drained" or self.scenario.policy == "static"
             require(drains, name, "refused", f"{refused.request_id}: only static batching waits for a batch to drain")
         for request_id, track in self.tracks.items():
-            waits = track.state == "waiting" and track.arrival_s <= step.t_begin_s
+            waits = (
+                track.state == "waiting" and track.arrival_s <= step.t_begin_s and self._waits_here(request_id, step)
+            )
             require(not waits or request_id in ids, name, "refused", f"{request_id} waits and no reason is recorded")
+
+    def _waits_here(self, request_id: str, step: StepRecord) -> bool:
+        """Whether the engine of this step is the one a waiting request waits for: there is only one."""
+        return True
 
     def _check_queues(self, name: str, step: StepRecord) -> None:
         states = [(t.state, t.arrival_s) for t in self.tracks.values()]

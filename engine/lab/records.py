@@ -74,6 +74,15 @@ class Observed(_Record):
     lacks: list[str]
 
 
+class WorkerInfo(_Record):
+    """One engine process of a Run that had several. Its blocks are [first_block, first_block + num_blocks)."""
+
+    name: str
+    threads: int
+    first_block: int = 0
+    num_blocks: int = 0
+
+
 class Header(_Record):
     kind: Literal["header"] = "header"
     schema_version: int = Field(SCHEMA_VERSION, alias="schema")
@@ -88,6 +97,7 @@ class Header(_Record):
     num_blocks: int
     versions: dict[str, str]
     observed: Observed | None = Field(None, exclude_if=lambda value: value is None)
+    workers: list[WorkerInfo] = Field([], exclude_if=lambda value: not value)  # empty: one engine process
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -161,6 +171,48 @@ class Work(_Record):
     kv_write_bytes: int = 0
 
 
+class Transfer(_Record):
+    """Keys and values of a request that came from the prefill worker: what was sent, counted by who received it.
+
+    ``ready_s``: the prompt was computed; [t_begin_s, t_end_s): the sender began, the receiver had the last byte.
+    """
+
+    request_id: str
+    num_tokens: int
+    num_blocks: int
+    num_bytes: int
+    ready_s: float
+    t_begin_s: float
+    t_end_s: float
+
+
+class RingSpan(_Record):
+    """What one worker of a ring did for one layer: computed with the part of ``source``, or sent it on to the next."""
+
+    worker: int
+    layer: int
+    source: int  # whose keys and values
+    op: Literal["compute", "send"]
+    t_begin_s: float
+    t_end_s: float
+    num_bytes: int = 0
+
+
+class RingStep(_Record):
+    """A step over a ring of workers: the lists have one entry per worker.
+
+    ``kv_bytes``: keys and values kept, after the step. ``buffer_bytes``: parts of others on their way through, at most.
+    ``pairs``: query-key pairs computed, all layers. ``spans`` of the prompt's pass; decode steps have none.
+    """
+
+    positions: list[int]
+    kv_bytes: list[int]
+    buffer_bytes: list[int]
+    sent_bytes: list[int]
+    pairs: list[int]
+    spans: list[RingSpan] = []
+
+
 class StepRecord(_Record):
     kind: Literal["step"] = "step"
     step: int
@@ -178,6 +230,9 @@ class StepRecord(_Record):
     outputs: list[Output] = []
     time_ms: TimeMs = TimeMs()
     work: Work = Work()
+    worker: str | None = Field(None, exclude_if=lambda value: value is None)  # which process, where there are two
+    received: list[Transfer] = Field([], exclude_if=lambda value: not value)  # by this worker since its last step
+    ring: RingStep | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class RequestRecord(_Record):

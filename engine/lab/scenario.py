@@ -90,6 +90,27 @@ class ServerTarget(_Strict):
         return plain
 
 
+class Disaggregated(_Strict):
+    """Prefill in one engine process, decode in another, keys and values sent between them (DistServe).
+
+    Each worker has one half of the threads and of the blocks. ``link_mb_per_s``: the sender keeps to this rate, in
+    10^6 bytes per second; None: as fast as the machine copies from process to process.
+    """
+
+    link_mb_per_s: float | None = Field(None, ge=1, le=1_000_000)
+
+
+class Ring(_Strict):
+    """One request at a time over several worker processes, each with a part of its positions (ring attention).
+
+    ``layout``: contiguous gives worker i the i-th part; zigzag cuts into twice as many parts and gives it one from the
+    front and one from the back, so that causal attention costs every worker the same.
+    """
+
+    num_workers: int = Field(2, ge=1, le=4)
+    layout: Literal["contiguous", "zigzag"] = "contiguous"
+
+
 class RequestSpec(_Strict):
     """One request of the workload. Exactly one of ``prompt`` and ``prompt_token_ids`` is given.
 
@@ -156,6 +177,8 @@ class Scenario(_Strict):
     kv_dtype: Literal["int8", "int4"] | None = None
     block_size: int = Field(16, ge=1, le=256)
     speculation: Speculation | None = None
+    disaggregated: Disaggregated | None = None
+    ring: Ring | None = None
     seed: int = Field(0, ge=0, le=2**63 - 1)
     probes: tuple[ProbeName, ...] = Field((), max_length=1)
     server: ServerTarget | None = None
@@ -195,6 +218,15 @@ class Scenario(_Strict):
                     f"request {name}: a server is sent texts, with its own tokenizer; give prompt, "
                     "and leave out prompt_token_ids, num_prompt_tokens and follows"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _may_be_split(self) -> Scenario:
+        for name in ("disaggregated", "ring"):
+            if getattr(self, name) is not None:
+                _require_splittable(self, name)
+        if self.disaggregated is not None and self.limits.num_blocks < 2:
+            raise ValueError("disaggregated gives each worker half of limits.num_blocks; allowed: 2 or more")
         return self
 
     @model_validator(mode="after")
@@ -253,6 +285,32 @@ class Scenario(_Strict):
         return cls.parse(data)
 
 
+def _require_splittable(scenario: Scenario, name: str) -> None:
+    """Raises: ValueError for what the engines of several processes do not do."""
+    asked = {
+        "policy": (scenario.policy, "chunked"),
+        "limits.prefix_cache": (scenario.limits.prefix_cache, "none"),
+        "limits.kv_cache": (scenario.limits.kv_cache, "keep"),
+        "kv_dtype": (scenario.kv_dtype, None),
+        "speculation": (scenario.speculation, None),
+        "probes": (scenario.probes, ()),
+        "server": (scenario.server, None),
+        "ring" if name == "disaggregated" else "disaggregated": (
+            scenario.ring if name == "disaggregated" else scenario.disaggregated,
+            None,
+        ),
+    }
+    if name == "ring":
+        asked["limits.max_requests"] = (scenario.limits.max_requests, 1)
+        asked["weights"] = (scenario.weights, None)
+    for field, (value, allowed) in asked.items():
+        if value != allowed:
+            wanted = f"no {field}" if allowed in (None, ()) else f"{field} {allowed}"
+            raise ValueError(f"{name} works with {wanted}; change {field}, or leave {name} out")
+    if any(request.follows is not None for request in scenario.requests):
+        raise ValueError(f"{name} works with requests that follow nobody; leave out follows")
+
+
 def _sentence(error: ValidationError, data: dict) -> ScenarioError:
     """Turn the first pydantic error into one sentence: field, value, what is allowed."""
     first = error.errors(include_url=False)[0]
@@ -274,7 +332,14 @@ def _sentence(error: ValidationError, data: dict) -> ScenarioError:
     return ScenarioError(f"{field} is {value}; {bounds or allowed}", field)
 
 
-_MODELS = {"limits": Limits, "requests": RequestSpec, "speculation": Speculation, "server": ServerTarget}
+_MODELS = {
+    "limits": Limits,
+    "requests": RequestSpec,
+    "speculation": Speculation,
+    "disaggregated": Disaggregated,
+    "ring": Ring,
+    "server": ServerTarget,
+}
 
 
 def _model_of(parts: tuple) -> type[BaseModel]:
@@ -285,7 +350,7 @@ def _bounds(parts: tuple) -> str:
     """The numeric range of a field in words, or an empty string where it has none."""
     names = [p for p in parts if isinstance(p, str)]
     info = _model_of(parts).model_fields.get(names[-1]) if names else None
-    if info is None or info.annotation not in (int, float, int | None):
+    if info is None or info.annotation not in (int, float, int | None, float | None):
         return ""
     found = {}
     for item in info.metadata:
@@ -296,7 +361,7 @@ def _bounds(parts: tuple) -> str:
     high = found.get("le", found.get("lt"))
     if low is None or high is None:
         return ""
-    kind = "a number" if info.annotation is float else "a whole number"
+    kind = "a number" if info.annotation in (float, float | None) else "a whole number"
     above = "more than " if "gt" in found else ""
     return f"allowed: {kind} from {above}{low} to {high}"
 

@@ -9,7 +9,7 @@ happened between two records, an abort above all, is told by the later one, so r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,8 @@ from engine.lab.records import Backend, FinishReason, Output, RequestRecord, Ste
 from engine.lab.scenario import Limits, Speculation
 from engine.runtime.recording import Laps, request_record, step_record
 from engine.scheduling.decision import Chunk, Decision
+from engine.scheduling.policies import POLICIES
+from engine.scheduling.policies.base import Policy
 from engine.scheduling.requests import Request
 from engine.scheduling.scheduler import NewToken, Scheduler
 
@@ -75,6 +77,7 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
         namespace: str = "",
         speculation: Speculation | None = None,
+        policies: Mapping[str, type[Policy]] = POLICIES,
     ) -> None:
         """``namespace``: whose keys and values these are (model and KV dtype), for the prefix cache.
 
@@ -82,7 +85,7 @@ class Engine:
         """
         self.executor = executor
         self.policy = policy
-        self.scheduler = Scheduler(policy, limits, block_size, namespace, speculation)
+        self.scheduler = Scheduler(policy, limits, block_size, namespace, speculation, policies)
         self.text_deltas: dict[str, str] = {}  # what the last step made printable, by request_id
         self._clock = clock
         self._origin_s = clock()
@@ -141,10 +144,13 @@ class Engine:
 
     # ---- the clock ---------------------------------------------------------------------------------------------
 
-    def start_clock(self) -> None:
-        """Effect: time 0 is now. For a run that prepares and warms up first; arrivals count from here."""
+    def start_clock(self, origin_s: float | None = None) -> None:
+        """Effect: time 0 is now. For a run that prepares and warms up first; arrivals count from here.
+
+        ``origin_s``: time 0 is that reading of the clock, for engines that share one.
+        """
         assert self._num_steps == 0, "the clock of a run starts before its first step"
-        self._origin_s = self._clock()
+        self._origin_s = self._clock() if origin_s is None else origin_s
 
     def now_s(self) -> float:
         return self._clock() - self._origin_s

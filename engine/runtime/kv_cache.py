@@ -55,6 +55,18 @@ class KVCache:
         """slots: [S] int64 -> keys and values [S, 2, Hk, D], a copy. Pure."""
         return self.slots[layer].index_select(0, slots)
 
+    def export_blocks(self, block_ids: Sequence[int]) -> torch.Tensor:
+        """Keys and values of whole blocks in all layers, [L, n * B, 2, Hk, D] on the CPU: a copy. Pure."""
+        return self.slots.index_select(1, self._slots_of(block_ids)).cpu()
+
+    def import_blocks(self, block_ids: Sequence[int], kv: torch.Tensor) -> None:
+        """kv as ``export_blocks`` gives it. Effect: these blocks hold it."""
+        self.slots.index_copy_(1, self._slots_of(block_ids), kv.to(self.slots.device))
+
+    def _slots_of(self, block_ids: Sequence[int]) -> torch.Tensor:
+        blocks = torch.tensor(block_ids, dtype=torch.int64, device=self.slots.device)
+        return (blocks[:, None] * self.block_size + torch.arange(self.block_size, device=blocks.device)).flatten()
+
     def reader(self, slots: torch.Tensor) -> Callable[[int], torch.Tensor]:
         """slots: [S] -> a function from the layer to ``gather`` of them; a step reads the same slots in every layer."""
         return lambda layer: self.gather(layer, slots)

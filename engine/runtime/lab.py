@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,16 +21,20 @@ from engine.lab.records import Header, Run, StepRecord
 from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUEST, Limits, Scenario, ScenarioError
 from engine.model.load import LoadedModel, list_models, load_model
 from engine.runtime.cpp_kernels import CppKernels
+from engine.runtime.disaggregated import DisaggregatedRun
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.runtime.followers import Followers
 from engine.runtime.kernels_choice import KernelChoice, choose_kernels, kernels_of, make_executor, ops_of, settle
 from engine.runtime.outside import Stopped, observe
 from engine.runtime.prompts import prompt_token_ids
+from engine.runtime.ring import RingExecutor, RingStopped, clock_origin_s, require_ring_fits
 from engine.runtime.serving import ServingEngine
+from engine.runtime.spoken import SpokenTexts
 from engine.runtime.text import TextStream
 from engine.runtime.training import probe_training_step, require_training_fits
 from engine.runtime.versions import versions
+from engine.runtime.workers import WorkerModel
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.requests import Request
 from engine.settings import Settings
@@ -195,7 +199,31 @@ class LabRuntime:
         if isinstance(prepared, PreparedOutside):
             return _observe(prepared.scenario, run_id, on_step, should_stop)
         scenario, loaded = prepared.scenario, prepared.loaded
+        if scenario.disaggregated is not None:
+            return self._run_disaggregated(prepared, run_id, on_step, should_stop)
+        if scenario.ring is not None:
+            require_ring_fits(scenario, prepared.requests())
+            self._on_progress("load", None, f"starting {scenario.ring.num_workers} worker processes")
+            model = replace(self._worker_model(loaded, scenario, scenario.ring.num_workers), kernels="torch")
+            kv_size = float(loaded.decoder.dtype.itemsize)
+            try:
+                with RingExecutor(loaded, model, scenario.ring, kv_size, should_stop) as ring:
+                    return self._run_on(ring, prepared, run_id, on_step, should_stop)
+            except RingStopped:
+                raise RunCancelled("the run was stopped") from None
         executor = self._executor(loaded, scenario.limits, scenario.block_size, scenario.kv_dtype)
+        return self._run_on(executor, prepared, run_id, on_step, should_stop)
+
+    def _run_on(
+        self,
+        executor: TorchExecutor | RingExecutor,
+        prepared: PreparedRun,
+        run_id: str,
+        on_step: OnStep,
+        should_stop: Callable[[], bool],
+    ) -> RunResult:
+        """One engine on this executor, from warm-up to Run. Raises: as ``run``."""
+        scenario, loaded = prepared.scenario, prepared.loaded
         namespace = f"{loaded.info.name}, {scenario.kv_dtype or scenario.dtype}"
         engine = Engine(
             executor,
@@ -217,6 +245,8 @@ class LabRuntime:
                 engine.add(request, streams[request.request_id], loaded.eos_token_ids)
 
         def after_step(record: StepRecord) -> None:
+            if isinstance(executor, RingExecutor):
+                executor.tell(record, clock_origin_s(engine.now_s()))
             on_step(record, engine.text_deltas)
             add(followers.due(record))
 
@@ -225,7 +255,11 @@ class LabRuntime:
         created_utc = datetime.now(UTC).isoformat(timespec="seconds")
         engine.start_clock()
         steps = self._drive(engine, after_step, should_stop)
-        header = self._header(prepared, executor, run_id, created_utc)
+        header = self._header(
+            prepared, executor.weight_bytes_per_element, executor.kv_bytes_per_element, run_id, created_utc
+        )
+        if isinstance(executor, RingExecutor):
+            header.workers = executor.workers
         if scenario.probes:
             self._on_progress("train", None, "measuring a training step on the same text")
             step = probe_training_step(scenario, loaded, requests, self._settings.models_dir, should_stop)
@@ -238,6 +272,29 @@ class LabRuntime:
             for request in requests
         }
         return RunResult(run, {name: stream.text for name, stream in streams.items()}, pieces)
+
+    def _run_disaggregated(
+        self, prepared: PreparedRun, run_id: str, on_step: OnStep, should_stop: Callable[[], bool]
+    ) -> RunResult:
+        """As ``run``, in two processes of half the threads each. Raises: WorkerDied besides."""
+        scenario, loaded = prepared.scenario, prepared.loaded
+        texts = SpokenTexts(loaded, scenario)
+        job = DisaggregatedRun(scenario, self._worker_model(loaded, scenario, num_workers=2), prepared.requests)
+        self._on_progress("load", None, "starting two engine processes")
+        result = job.run(lambda record: on_step(record, texts.take(record)), should_stop)
+        if result is None:
+            raise RunCancelled("the run was stopped")
+        created_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        header = self._header(prepared, loaded.weight_bytes_per_element, None, run_id, created_utc)
+        header.workers = result.workers
+        run = Run(header=header, steps=result.steps, requests=result.requests)
+        return RunResult(run, texts.texts, texts.pieces(result.requests))
+
+    def _worker_model(self, loaded: LoadedModel, scenario: Scenario, num_workers: int) -> WorkerModel:
+        """How each of several processes loads the same model, with its part of the threads."""
+        threads = max(1, self._device.threads // num_workers)
+        home, kernels = self._settings.home, kernels_of(loaded)
+        return WorkerModel(scenario.model, scenario.dtype, scenario.weights, home, kernels, threads)
 
     @staticmethod
     def _drive(
@@ -272,14 +329,16 @@ class LabRuntime:
     def _forget_executor(self) -> None:
         self._kept.executor, self._kept.executor_key = None, ()
 
-    def _header(self, prepared: PreparedRun, executor: TorchExecutor, run_id: str, created_utc: str) -> Header:
+    def _header(
+        self, prepared: PreparedRun, weight_size: float, kv_size: float | None, run_id: str, created_utc: str
+    ) -> Header:
         """What the Run was made with. The sizes of quantized elements are stated, because scales belong to them."""
         scenario = prepared.scenario
         sizes = {}
         if scenario.weights is not None:
-            sizes["weight_bytes_per_element"] = executor.weight_bytes_per_element
+            sizes["weight_bytes_per_element"] = weight_size
         if scenario.kv_dtype is not None:
-            sizes["kv_bytes_per_element"] = executor.kv_bytes_per_element
+            sizes["kv_bytes_per_element"] = kv_size
         return Header(
             run_id=run_id,
             created_utc=created_utc,

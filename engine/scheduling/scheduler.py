@@ -8,7 +8,7 @@ of vLLM V1: a decision is ``{request_id: num_tokens}``.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from engine.lab.scenario import Limits, ScenarioError, Speculation
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.decision import Chunk, Decision, Plan
 from engine.scheduling.policies import POLICIES
+from engine.scheduling.policies.base import Policy
 from engine.scheduling.prefix import PREFIX_CACHES
 from engine.scheduling.requests import Request, Status
 from engine.scheduling.speculation import PromptLookup
@@ -47,14 +48,15 @@ class Scheduler:
         block_size: int,
         namespace: str = "",
         speculation: Speculation | None = None,
+        policies: Mapping[str, type[Policy]] = POLICIES,
     ) -> None:
         """``namespace``: whose keys and values the blocks hold, see ``PrefixCache``. Raises: ScenarioError."""
-        if policy not in POLICIES:
-            raise ScenarioError(f"policy is {policy!r}; this engine has {', '.join(POLICIES)}", "policy")
+        if policy not in policies:
+            raise ScenarioError(f"policy is {policy!r}; this engine has {', '.join(policies)}", "policy")
         self.limits = limits
         self.pool = BlockPool(limits.num_blocks, block_size)
         self.prefix = PREFIX_CACHES[limits.prefix_cache](self.pool, namespace)
-        self.policy = POLICIES[policy](limits, self.pool, self.prefix)
+        self.policy = policies[policy](limits, self.pool, self.prefix)
         self.lookup = PromptLookup(speculation.ngram, speculation.num_draft_tokens) if speculation else None
         self.requests: dict[str, Request] = {}
         self.num_finished = 0

@@ -25,9 +25,10 @@ Event = dict[str, Any]
 def to_chrome(run: Run) -> dict[str, Any]:
     """The Run as a Chrome trace. Pure; the result is JSON. Times in it are microseconds, as the format wants."""
     tracks = {record.request_id: index for index, record in enumerate(run.requests)}
-    events = [*_names(run, tracks)]
+    lanes = list(dict.fromkeys(step.worker for step in run.steps))  # one, or one for each worker that tells steps
+    events = [*_names(run, tracks, lanes)]
     for step in run.steps:
-        events += _step_bars(step)
+        events += _step_bars(step, lanes.index(step.worker))
         events += _counters(step)
         events += _request_bars(step, tracks)
     for record in run.requests:
@@ -72,24 +73,26 @@ def _mark(name: str, track: int, moment_s: float, **args: Any) -> Event:
     return {"ph": "i", "name": name, "cat": "mark", **where, "args": args}
 
 
-def _names(run: Run, tracks: dict[str, int]) -> Iterator[Event]:
+def _names(run: Run, tracks: dict[str, int], lanes: list[str | None]) -> Iterator[Event]:
     for process, name in ((ENGINE, f"engine: {run.header.model.name}"), (REQUESTS, "requests")):
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
-    yield {"ph": "M", "name": "thread_name", "pid": ENGINE, "tid": 0, "args": {"name": "steps"}}
+    for lane, worker in enumerate(lanes):
+        name = f"steps: {worker}" if worker else "steps"
+        yield {"ph": "M", "name": "thread_name", "pid": ENGINE, "tid": lane, "args": {"name": name}}
     for request_id, track in tracks.items():
         place = {"pid": REQUESTS, "tid": track}
         yield {"ph": "M", "name": "thread_name", **place, "args": {"name": request_id}}
         yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": track}}
 
 
-def _step_bars(step: StepRecord) -> Iterator[Event]:
+def _step_bars(step: StepRecord, lane: int) -> Iterator[Event]:
     """The step, and inside it the parts of its time in the order in which they happen."""
     kind, tokens = step_kind(step), step.work.tokens
     yield _bar(
         f"step {step.step}: {kind}",
         ENGINE,
-        0,
+        lane,
         step.t_begin_s,
         duration_s(step),
         kind,
@@ -106,7 +109,7 @@ def _step_bars(step: StepRecord) -> Iterator[Event]:
     for part in type(step.time_ms).model_fields:
         seconds = min(getattr(step.time_ms, part) / 1e3, max(step.t_end_s - begin_s, 0))
         if seconds > 0:
-            yield _bar(part, ENGINE, 0, begin_s, seconds, "part")
+            yield _bar(part, ENGINE, lane, begin_s, seconds, "part")
         begin_s += seconds
 
 

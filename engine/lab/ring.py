@@ -9,10 +9,11 @@ zigzag layout is that of its causal implementations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from engine.lab.records import ModelInfo
+from engine.lab.records import ModelInfo, RingSpan, RingStep
 
 Layout = Literal["contiguous", "zigzag"]
 Pair = Literal["skip", "full", "causal"]
@@ -96,3 +97,63 @@ def num_positions(num_tokens: int, num_prompt_tokens: int, num_workers: int, lay
     for position in range(num_prompt_tokens, num_tokens):
         counts[owner(position, num_prompt_tokens, num_workers)] += 1
     return counts
+
+
+# ------------------------------------------------------------------------------------------------- what was told
+@dataclass(frozen=True)
+class Overlap:
+    """One worker's attention over a prompt, all layers: seconds of arithmetic, of transfers, and of both at once."""
+
+    worker: int
+    compute_s: float
+    send_s: float
+    hidden_s: float
+
+    @property
+    def hidden_share(self) -> float | None:
+        """The part of the transfers that cost no time of its own. None where nothing was sent."""
+        return self.hidden_s / self.send_s if self.send_s else None
+
+
+def overlaps(ring: RingStep) -> list[Overlap]:
+    """For each worker how much of its transfers took place while it computed, from the spans of a prompt's pass. Pure.
+
+    A transfer counts until its last byte has come in, so waiting for a neighbour that still computes is part of it.
+    """
+    found = []
+    for worker in range(len(ring.positions)):
+        computes, sends = (_spans(ring.spans, worker, op) for op in ("compute", "send"))
+        hidden_s = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in sends for b in _near(computes, a))
+        found.append(Overlap(worker, _seconds(computes), _seconds(sends), hidden_s))
+    return found
+
+
+def _spans(spans: Sequence[RingSpan], worker: int, op: str) -> list[tuple[float, float]]:
+    return sorted((span.t_begin_s, span.t_end_s) for span in spans if span.worker == worker and span.op == op)
+
+
+def _near(spans: Sequence[tuple[float, float]], other: tuple[float, float]) -> list[tuple[float, float]]:
+    return [span for span in spans if span[0] < other[1] and span[1] > other[0]]
+
+
+def _seconds(spans: Sequence[tuple[float, float]]) -> float:
+    return sum(end_s - begin_s for begin_s, end_s in spans)
+
+
+# ------------------------------------------------------------------------------------------------- modelled
+def attention_flops(model: ModelInfo, num_tokens: int) -> int:
+    """FLOP of causal attention over a prompt, all layers: 4 for each pair, head and number of a head. Pure."""
+    return 4 * model.num_layers * model.num_heads * model.head_dim * (num_tokens * (num_tokens + 1) // 2)
+
+
+def hiding_bytes_per_s(
+    model: ModelInfo, num_tokens: int, num_workers: int, flops_per_s: float, element_bytes: float
+) -> float:
+    """The rate a link needs for a part to travel in the time a worker computes with one, the work shared evenly. Pure.
+
+    Bytes of a part over the time of a round: rate x (KV heads / query heads) x element bytes / (tokens / n). So a
+    longer part is easier to hide: its bytes grow with its length, the arithmetic with the square.
+    """
+    size = 2 * model.num_kv_heads * model.head_dim * element_bytes * num_tokens / num_workers
+    round_s = attention_flops(model, num_tokens) / model.num_layers / num_workers**2 / flops_per_s
+    return size / round_s

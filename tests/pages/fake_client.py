@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario
 from engine.server.client import EngineRefused, EngineUnavailable, Readiness, RunStatus, RunTexts, Tokens
+from tests.unit import lesson_runs
 from tests.unit.lab_runs import MODEL, make_run
 
 RATES = {"read_gbps": 20.0, "matmul_tflops": 0.1}
@@ -21,6 +22,10 @@ CEILINGS = {"read": {"value": 20.0, "unit": "GB/s"}, "matmul": {"float32": {"val
 
 def serve(scenario: Scenario, run_id: str) -> Run:
     """A genuine Run of the scenario: prompts become as many tokens as they have words, ends are the asked lengths."""
+    if scenario.disaggregated is not None or scenario.ring is not None:
+        run = lesson_runs.serve(scenario, ceilings=(RATES["read_gbps"], RATES["matmul_tflops"]))
+        run.header.run_id = run_id
+        return run
     data = scenario.model_dump(mode="json")
     for index, (spec, asked) in enumerate(zip(data["requests"], scenario.requests, strict=True)):
         length = asked.num_prompt_tokens or len((asked.prompt or "").split()) + 4

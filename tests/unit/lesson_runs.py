@@ -9,7 +9,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 
-from engine.lab.records import DeviceInfo, Header, ModelInfo, Run
+from engine.lab.records import ModelInfo, Run
 from engine.lab.scenario import RequestSpec, Scenario
 from engine.runtime.engine import Engine
 from engine.runtime.followers import Followers
@@ -18,6 +18,7 @@ from engine.scheduling.requests import Request
 from lessons.scenarios import batching, prefill_decode
 from tests.fakes import VOCAB, FakeClock, FakeExecutor
 from tests.probe_kit import add_probes
+from tests.unit.split_serve import header_of, serve_disaggregated, tell_ring
 
 MODEL = ModelInfo(
     name="smollm2-135m",
@@ -45,18 +46,28 @@ def serve(
     jitter: float = 0.02,
 ) -> Run:
     """Serve a scenario; a prompt becomes one made-up token per four characters, beside thirty of a chat template."""
-    clock = FakeClock()
     rng = random.Random(scenario.model_dump_json())
 
-    def take_time(chunks: Sequence[Chunk]) -> None:
-        clock.advance((pass_ms + token_ms * sum(c.num_tokens for c in chunks)) / 1e3 * (1 + jitter * rng.random()))
+    def make(clock: FakeClock) -> FakeExecutor:
+        def take_time(chunks: Sequence[Chunk]) -> None:
+            clock.advance((pass_ms + token_ms * sum(c.num_tokens for c in chunks)) / 1e3 * (1 + jitter * rng.random()))
 
-    executor = FakeExecutor(scenario.block_size, vocab=VOCAB, on_forward=take_time, model=MODEL)
-    engine = Engine(executor, scenario.policy, scenario.limits, scenario.block_size, clock)
-    requests = [
-        Request(request_id, fake_prompt(spec), spec.max_tokens, spec.arrival_s, spec.ignore_eos)
-        for request_id, spec in zip(scenario.request_ids(), scenario.requests, strict=True)
-    ]
+        return FakeExecutor(scenario.block_size, vocab=VOCAB, on_forward=take_time, model=MODEL)
+
+    def make_requests() -> list[Request]:
+        return [
+            Request(request_id, fake_prompt(spec), spec.max_tokens, spec.arrival_s, spec.ignore_eos)
+            for request_id, spec in zip(scenario.request_ids(), scenario.requests, strict=True)
+        ]
+
+    run_id = "run-" + hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:12]
+    header = header_of(scenario, run_id, MODEL, ceilings or (None, None))
+    if scenario.disaggregated is not None:
+        steps, records, header.workers = serve_disaggregated(scenario, make_requests, make, MODEL, eos)
+        return Run(header=header, steps=steps, requests=records)
+    clock = FakeClock()
+    engine = Engine(make(clock), scenario.policy, scenario.limits, scenario.block_size, clock)
+    requests = make_requests()
     followers = Followers(scenario, requests)
     for request in followers.first:
         engine.add(request, eos_token_ids=eos)
@@ -69,24 +80,9 @@ def serve(
             steps.append(record)
             for request in followers.due(record):
                 engine.add(request, eos_token_ids=eos)
-    read_gbps, matmul_tflops = ceilings or (None, None)
-    header = Header(
-        run_id="run-" + hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:12],
-        created_utc="2026-01-02T03:04:05+00:00",
-        scenario=scenario.model_dump(mode="json"),
-        device=DeviceInfo(
-            name="fake", type="cpu", threads=2, memory_bytes=8 * 10**9, read_gbps=read_gbps, matmul_tflops=matmul_tflops
-        ),
-        model=MODEL,
-        dtype=scenario.dtype,
-        kv_dtype=scenario.dtype,
-        block_size=scenario.block_size,
-        num_blocks=scenario.limits.num_blocks,
-        versions={},
-    )
     run = Run(header=header, steps=steps, requests=engine.request_records())
     add_probes(run, pass_ms, token_ms)
-    return run
+    return run if scenario.ring is None else tell_ring(run)
 
 
 def fake_prompt(spec: RequestSpec) -> list[int]:

@@ -8,10 +8,11 @@ None, never 0, and a reason is the scheduler's own. Invariant: E2E = TTFT + (n â
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from engine.lab.records import FinishReason, Reason, RequestRecord, Run
+from engine.lab.records import FinishReason, Reason, RequestRecord, Run, StepRecord
 
 WaitReason = Reason | Literal["step_running", "not_its_turn"]
 
@@ -123,13 +124,14 @@ class Wait:
 
 def waits(run: Run, request_id: str) -> tuple[Wait, ...]:
     """When a request was there and did not run, in order, neighbours with one reason joined. Pure. Raises: KeyError."""
-    return _waits(request_record(run, request_id), _services(run))
+    record = request_record(run, request_id)
+    return _waits(record, _services_for(record, _lanes(run)))
 
 
 def all_waits(run: Run) -> dict[str, tuple[Wait, ...]]:
     """The waits of every request; for many requests far cheaper than one by one. Pure."""
-    services = _services(run)
-    return {record.request_id: _waits(record, services) for record in run.requests}
+    lanes = _lanes(run)
+    return {record.request_id: _waits(record, _services_for(record, lanes)) for record in run.requests}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,30 @@ class _Service:
     refused: dict[str, Reason]
 
 
-def _services(run: Run) -> list[_Service]:
-    ends = [step.t_begin_s for step in run.steps[1:]] + [step.t_end_s for step in run.steps[-1:]]
+def _lanes(run: Run) -> list[list[_Service]]:
+    """The services of the one engine, or of each worker: first that for prompts, then that for decoding."""
+    names = [worker.name for worker in run.header.workers] if any(step.worker for step in run.steps) else [None]
+    return [_services([step for step in run.steps if step.worker == name]) for name in names]
+
+
+def _services_for(record: RequestRecord, lanes: list[list[_Service]]) -> list[_Service]:
+    """What a request had before it: with two workers the first one's services up to its first token, then the other's.
+
+    Between the two it is on its way, which belongs to neither.
+    """
+    if len(lanes) == 1 or record.first_token_s is None:
+        return lanes[0]
+    moved_s = record.first_token_s
+    before = [service for service in lanes[0] if service.t_begin_s < moved_s]
+    before[-1:] = [replace(service, t_end_s=min(service.t_end_s, moved_s)) for service in before[-1:]]
+    mine = (service.t_begin_s for service in lanes[1] if record.request_id in service.served)
+    goes_on_s = min(mine, default=math.inf)
+    on_its_way = _Service(moved_s, goes_on_s, frozenset(), {})
+    return [*before, on_its_way, *(service for service in lanes[1] if service.t_begin_s >= goes_on_s)]
+
+
+def _services(steps: Sequence[StepRecord]) -> list[_Service]:
+    ends = [step.t_begin_s for step in steps[1:]] + [step.t_end_s for step in steps[-1:]]
     return [
         _Service(
             step.t_begin_s,
@@ -151,7 +175,7 @@ def _services(run: Run) -> list[_Service]:
             frozenset(row.request_id for row in step.scheduled),
             {refused.request_id: refused.why for refused in step.refused},
         )
-        for step, end_s in zip(run.steps, ends, strict=True)
+        for step, end_s in zip(steps, ends, strict=True)
     ]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 
 import pytest
 
 from engine.lab.check import CheckError, check_run
+from engine.lab.export import REQUESTS, to_chrome
 from engine.lab.handover import block_bytes, intervals, prompt_tokens_beside, stalled_steps, transfers
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario, ScenarioError
@@ -93,6 +95,19 @@ def test_the_four_intervals_of_a_request_add_up_to_its_time(pair):
             assert (one.transfer is None) == (whole is pair[0] or one.request_id == "one")
             if one.transfer is not None:
                 assert one.first_token_s <= one.transfer.t_begin_s < one.transfer.t_end_s <= one.decode_s
+
+
+def test_no_two_bars_of_a_request_overlap_in_a_trace_and_each_worker_has_a_lane(pair):
+    events = to_chrome(pair[1])["traceEvents"]
+    lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"steps: prefill", "steps: decode"} <= lanes
+    bars: dict[int, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X" and event["pid"] == REQUESTS:
+            bars.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    assert len(bars) == len(pair[1].requests)
+    for mine in map(sorted, bars.values()):
+        assert all(b[0] >= a[1] - 1 for a, b in pairwise(mine))
 
 
 def test_each_worker_has_its_half(pair):

@@ -1,6 +1,8 @@
-"""A made-up training step for Runs of the fake model: right in what follows from shapes, invented in time."""
+"""Made-up probes for Runs of the fake model: right in what follows from shapes, invented in time and error."""
 
 from __future__ import annotations
+
+import random
 
 from engine.lab.probes import training_flops
 from engine.lab.records import ModelInfo, Run
@@ -11,6 +13,9 @@ def add_probes(run: Run, pass_ms: float = 25.0, token_ms: float = 1.0, same: int
     """Effect: the header gets what the scenario's probes would measure. ``same``: choices that agree, else all."""
     scenario = Scenario.parse(run.header.scenario)
     if not scenario.probes or not run.requests:
+        return
+    if scenario.probes == ("quantization",):
+        run.header.probes = {"quantization": _quantization(run, scenario)}
         return
     last, leader = (
         run.requests[-1],
@@ -40,4 +45,30 @@ def add_probes(run: Run, pass_ms: float = 25.0, token_ms: float = 1.0, same: int
             "gradient_bytes": 4 * model.num_parameters,
             "activation_bytes": 1_600_000 * num_tokens,
         }
+    }
+
+
+def _quantization(run: Run, scenario: Scenario) -> dict:
+    """Errors that grow with the roughness of the form; the text leaves the other's at a place they agree on."""
+    last, model = run.requests[-1], run.header.model
+    rng = random.Random(scenario.model_dump_json())
+    rough = {"int8": 0.2, "int4": 1.5}[scenario.weights or scenario.kv_dtype]
+    errors = [rough * (0.5 + rng.random()) for _ in last.output_token_ids]
+    first = None if rough < 1 and rng.random() < 0.5 else rng.randrange(len(errors))
+    sizes = {"int8": 1.1, "int4": 0.6}
+    return {
+        "request_id": last.request_id,
+        "num_tokens": len(errors),
+        "max_logit_error": max(errors),
+        "mean_logit_error": max(errors) / 4,
+        "max_kl": rough / 5,
+        "mean_kl": rough / 50,
+        "num_same_choices": len(errors) - (0 if first is None else 2),
+        "first_divergent_token": first,
+        "gap_there": None if first is None else 0.1,
+        "max_errors": errors,
+        "reference_weight_bytes": 4 * model.num_parameters,
+        "weight_bytes": model.weight_bytes,
+        "reference_kv_bytes_per_element": 4.0,
+        "kv_bytes_per_element": sizes[scenario.kv_dtype] if scenario.kv_dtype else 4.0,
     }

@@ -1,8 +1,9 @@
 """Probes: what else was measured beside a Run, on the same model, device and text, and written into its header.
 
 A training step is no inference: it has no KV cache, no schedule and no request, so it cannot be a step record. It is
-measured right after the last request of a Run whose scenario asks for it, on that request's prompt. This module holds
-its shape and its arithmetic; ``engine.runtime.training`` measures it. It imports no torch.
+measured right after the last request of a Run whose scenario asks for it, on that request's prompt. How far
+a quantized model's logits are from the unquantized one's needs a second model, so it is a probe as well. This module
+holds shapes and arithmetic; ``engine.runtime.training`` and ``engine.runtime.accuracy`` measure. It imports no torch.
 
 FLOPs follow the usual counting (Kaplan et al. 2020, and the scaling book): the backward pass does each matrix product
 twice, once for the gradient of the input and once for that of the weights, so a step costs three forward passes.
@@ -57,6 +58,39 @@ def training_step(run: Run) -> TrainingStep | None:
     found = (run.header.model_extra or {}).get("probes")
     record = found.get("training_step") if isinstance(found, dict) else None
     return None if record is None else TrainingStep.model_validate(record)
+
+
+class QuantizationError(BaseModel):
+    """What quantization changed, on one request's text: logits of both forms at each of ``num_tokens`` places.
+
+    Both forms read the text that the unquantized one writes greedily, so every place compares like with like.
+    ``max_errors``: the largest logit error of the whole vocabulary, by place. KL is in nats. The first place where the
+    quantized form would have chosen another token is where its own text leaves the other's; None: nowhere.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    request_id: str
+    num_tokens: int
+    max_logit_error: float
+    mean_logit_error: float
+    max_kl: float
+    mean_kl: float
+    num_same_choices: int
+    first_divergent_token: int | None
+    gap_there: float | None  # by how much the unquantized form preferred its own token there
+    max_errors: tuple[float, ...]
+    reference_weight_bytes: int
+    weight_bytes: int
+    reference_kv_bytes_per_element: float
+    kv_bytes_per_element: float
+
+
+def quantization_error(run: Run) -> QuantizationError | None:
+    """What was measured with a Run, None if nothing was. Pure. Raises: ValueError for one that is broken."""
+    found = (run.header.model_extra or {}).get("probes")
+    record = found.get("quantization") if isinstance(found, dict) else None
+    return None if record is None else QuantizationError.model_validate(record)
 
 
 def training_flops(model: ModelInfo, num_tokens: int) -> tuple[int, int]:

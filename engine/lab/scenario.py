@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 PolicyName = Literal["static", "orca", "paged", "chunked", "cache_aware", "shortest_first"]
 DType = Literal["float32", "bfloat16", "float16"]
-ProbeName = Literal["training_step"]
+ProbeName = Literal["training_step", "quantization"]
 
 MAX_REQUESTS_PER_SCENARIO = 256
 MAX_PROMPT_CHARACTERS = 20_000
@@ -162,7 +162,8 @@ class Scenario(_Strict):
     """A whole workload with the policy and the limits that serve it. See design: "What to run".
 
     ``probes`` are measured right after the last request, on the same model and device, and stand in the Run's header:
-    ``training_step`` learns once from the prompt of the last request (``engine.lab.probes``).
+    ``training_step`` learns once from the prompt of the last request; ``quantization`` gives that request's text to the
+    model without ``weights`` and ``kv_dtype`` as well, and compares the logits (``engine.lab.probes``).
 
     With ``server`` the workload goes to another server and is only observed (``engine.lab.observed``): policy, limits,
     dtype and block size are that server's business, and what stands here of them is not used.
@@ -201,6 +202,14 @@ class Scenario(_Strict):
                 raise ValueError(
                     f"speculation overwrites wrong guesses, which kv_dtype {self.kv_dtype} cannot; leave one out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _may_probe(self) -> Scenario:
+        if "quantization" in self.probes and self.weights is None and self.kv_dtype is None:
+            raise ValueError("the probe quantization compares with nothing quantized; give weights or kv_dtype")
+        if "quantization" in self.probes and self.requests[-1].follows is not None:
+            raise ValueError("the probe quantization needs a last request that follows none; put another one last")
         return self
 
     @model_validator(mode="after")

@@ -9,10 +9,11 @@ errors (one near tie is enough), so read the divergence of the distributions fir
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
+from engine.lab.probes import QuantizationError
 from engine.lab.scenario import Limits, ScenarioError
 from engine.model.load import LoadedModel
 from engine.runtime.executor import TorchExecutor
@@ -20,6 +21,7 @@ from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
 
 MAX_PROMPTS = 64
+MAX_PROBED_TOKENS = 64
 DEFAULT_PROMPTS = (
     "The capital of France is",
     "Once upon a time, in a village by the sea, there lived",
@@ -42,6 +44,7 @@ class PromptAccuracy:
     num_same_choices: int
     first_divergent_token: int | None  # 0 is the first output token; None: the greedy texts are the same
     gap_there: float | None  # by how much the reference preferred its own token: small means a near tie
+    max_errors: tuple[float, ...]  # the largest logit error at each token
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,40 @@ def _prompt(request: Request, rows: Sequence[_Row]) -> PromptAccuracy:
         num_same_choices=sum(row.is_same for row in rows),
         first_divergent_token=first,
         gap_there=None if first is None else rows[first].gap,
+        max_errors=tuple(row.max_error for row in rows),
     )
+
+
+def probe_quantization(
+    reference: LoadedModel,
+    quantized: LoadedModel,
+    request: Request,
+    kv_dtype: str | None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> QuantizationError | None:
+    """Compare both forms on a request's prompt and as many tokens as it got. None when stopped.
+
+    Raises: ScenarioError.
+    """
+
+    class _Stopped(Exception):
+        pass
+
+    def look(done: int) -> None:
+        if should_stop():
+            raise _Stopped
+
+    prompt = request.token_ids[: request.num_prompt_tokens]
+    num_tokens = min(request.num_output_tokens, MAX_PROBED_TOKENS)
+    try:
+        report = compare_quantized(reference, quantized, [prompt], num_tokens, kv_dtype, on_token=look)
+    except _Stopped:
+        return None
+    found = asdict(report.prompts[0]) | {
+        name: getattr(report, name)
+        for name in ("reference_weight_bytes", "weight_bytes", "reference_kv_bytes_per_element", "kv_bytes_per_element")
+    }
+    return QuantizationError(request_id=request.request_id, **found)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -20,6 +20,7 @@ from engine.lab.device import describe_device
 from engine.lab.records import Header, Run, StepRecord
 from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUEST, Limits, Scenario, ScenarioError
 from engine.model.load import LoadedModel, list_models, load_model
+from engine.runtime.accuracy import probe_quantization
 from engine.runtime.cpp_kernels import CppKernels
 from engine.runtime.disaggregated import DisaggregatedRun
 from engine.runtime.engine import Engine
@@ -181,7 +182,7 @@ class LabRuntime:
                     "max_tokens",
                 )
             prompts.append(ids)
-        if scenario.probes:
+        if "training_step" in scenario.probes:
             require_training_fits(loaded, num_prompt_tokens)  # of the last request
         return PreparedRun(scenario, loaded, tuple(prompts))
 
@@ -261,11 +262,7 @@ class LabRuntime:
         if isinstance(executor, RingExecutor):
             header.workers = executor.workers
         if scenario.probes:
-            self._on_progress("train", None, "measuring a training step on the same text")
-            step = probe_training_step(scenario, loaded, requests, self._settings.models_dir, should_stop)
-            if step is None:
-                raise RunCancelled("the run was stopped")
-            header.probes = {"training_step": step.model_dump()}
+            header.probes = self._probe(prepared, requests, should_stop)
         run = Run(header=header, steps=steps, requests=engine.request_records())
         pieces = {
             request.request_id: [loaded.tokenizer.piece(token_id) for token_id in request.output_token_ids]
@@ -295,6 +292,23 @@ class LabRuntime:
         threads = max(1, self._device.threads // num_workers)
         home, kernels = self._settings.home, kernels_of(loaded)
         return WorkerModel(scenario.model, scenario.dtype, scenario.weights, home, kernels, threads)
+
+    def _probe(
+        self, prepared: PreparedRun, requests: Sequence[Request], should_stop: Callable[[], bool]
+    ) -> dict[str, Any]:
+        """What is measured beside the run, by the probe's name. Raises: RunCancelled, ModelError."""
+        scenario, loaded = prepared.scenario, prepared.loaded
+        (name,) = scenario.probes
+        if name == "training_step":
+            self._on_progress("train", None, "measuring a training step on the same text")
+            found = probe_training_step(scenario, loaded, requests, self._settings.models_dir, should_stop)
+        else:
+            self._on_progress("compare", None, "comparing with the model that is not quantized")
+            reference = self.load(scenario.model, scenario.dtype)
+            found = probe_quantization(reference, loaded, requests[-1], scenario.kv_dtype, should_stop)
+        if found is None:
+            raise RunCancelled("the run was stopped")
+        return {name: found.model_dump()}
 
     @staticmethod
     def _drive(
@@ -411,7 +425,7 @@ def _require_available(scenario: Scenario) -> None:
     """Raises: ScenarioError for what a scenario may say and this engine does not do."""
     if scenario.policy not in POLICIES:
         raise ScenarioError(f"policy is {scenario.policy!r}; this engine has: {', '.join(sorted(POLICIES))}", "policy")
-    if scenario.probes and scenario.weights is not None:
+    if "training_step" in scenario.probes and scenario.weights is not None:
         raise ScenarioError(
             f"probes holds training_step and weights is {scenario.weights!r}; quantized weights cannot be trained, so "
             "leave one of them out",

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.lab.check import check_run
+from engine.lab.probes import quantization_error
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario, ScenarioError
 from engine.lab.work import element_sizes, kv_bytes_per_token
@@ -105,6 +106,32 @@ def test_int8_keys_and_values_halve_what_a_block_of_bfloat16_takes(runtime) -> N
         header = run(runtime, scenario(dtype="bfloat16", kv_dtype=kv_dtype)).run.header
         sizes[kv_dtype] = kv_bytes_per_token(header.model, element_sizes(header)[1]) * header.block_size
     assert sizes["int8"] / sizes[None] == 0.5 + 2 * (1 / 16 + 1 / 32) / 2 / 2, "half, and the scales"
+
+
+@pytest.mark.parametrize("fields", [{"weights": "int4"}, {"kv_dtype": "int4"}])
+def test_what_quantization_changed_stands_in_the_header(runtime: LabRuntime, fields: dict) -> None:
+    last = {"requests": [{"prompt": "late"}, {"prompt": "What is a KV cache?", "max_tokens": 12, "ignore_eos": True}]}
+    plain = run(runtime, scenario(**last)).run
+    other = Run.from_jsonl(run(runtime, scenario(**last, **fields, probes=["quantization"])).run.to_jsonl())
+    check_run(other)
+    found = quantization_error(other)
+    pairs = zip(plain.requests[1].output_token_ids, other.requests[1].output_token_ids, strict=True)
+    assert found.first_divergent_token == next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    assert found.request_id == "r1" and found.num_tokens == len(found.max_errors) == 12
+    assert 0 < found.mean_logit_error < found.max_logit_error == max(found.max_errors)
+    smaller = found.weight_bytes < found.reference_weight_bytes
+    assert smaller == ("weights" in fields) and found.reference_weight_bytes == plain.header.model.weight_bytes
+    assert (found.kv_bytes_per_element < found.reference_kv_bytes_per_element) == ("kv_dtype" in fields)
+    assert quantization_error(plain) is None
+    num_looks = iter(range(10_000))
+    with pytest.raises(RunCancelled):  # so many looks are only reached while the two forms are compared
+        prepared = runtime.prepare(scenario(**last, **fields, probes=["quantization"]))
+        runtime.run(prepared, RUN_ID, should_stop=lambda: next(num_looks) > len(other.steps) + 3)
+
+
+def test_a_probe_needs_something_quantized() -> None:
+    with pytest.raises(ScenarioError, match="give weights or kv_dtype"):
+        scenario(probes=["quantization"])
 
 
 def test_quantized_weights_are_not_trained(runtime) -> None:

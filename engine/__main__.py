@@ -232,6 +232,7 @@ def bench(
     ] = None,
     repeats: Annotated[int, typer.Option(help="Rounds, each in fresh processes.", min=1, max=50)] = 5,
     quick: Annotated[bool, typer.Option(help="Everything small: shows that it works, measures nothing.")] = False,
+    minutes: Annotated[float, typer.Option(help="Begin no round that would end later.", min=0.1)] = 60.0,
 ) -> None:
     """Measure this engine beside its peers on this machine; prints tables."""
     with sentences():
@@ -240,7 +241,7 @@ def bench(
         if json_file is not None:
             _check_writable(json_file)
         command = " ".join(["python -m engine", *sys.argv[1:]])
-        print(measure(peers, only, json_file, repeats, quick, command, _say))
+        print(measure(peers, only, json_file, repeats, quick, minutes, command, _say))
 
 
 @cli.command()

@@ -17,15 +17,18 @@ def measure(
     json_file: Path | None,
     repeats: int,
     quick: bool,
+    minutes: float,
     command: str,
     say: Callable[[str], None],
 ) -> str:
-    """The tables of everything the file holds afterwards. Effect: measures, writes the file. Raises: BenchError."""
+    """The tables of everything the file holds afterwards. Raises: BenchError.
+
+    Effect: measures, for at most so many minutes; writes the file after every round, so an end by force loses little.
+    """
     suites, wanted_peers = chosen("--only", only, SUITES) or SUITES, chosen("--peers", peers, PEERS)
     name, device = machine()
     results = (Results.load(json_file, name) if json_file else None) or Results(name, device)
     plan = Plan.quick(repeats) if quick else Plan(repeats)
-    Session(plan, suites, wanted_peers, command, say).run(results)
-    if json_file is not None:
-        results.save(json_file)
+    session = Session(plan, suites, wanted_peers, command, say, 60 * minutes)
+    session.run(results, lambda: results.save(json_file) if json_file is not None else None)
     return render(results)

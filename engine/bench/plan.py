@@ -37,7 +37,7 @@ class Plan:
     decode_tokens: int = 32
     prompts: tuple[int, ...] = (128, 512, 2_048)
     streams: tuple[int, ...] = (2, 4, 8, 16, 32)
-    stream_tokens: int = 12
+    stream_tokens: int = 8
     num_requests: int = 32
     max_requests: int = 16
     policies: tuple[str, ...] = tuple(POLICIES)
@@ -97,9 +97,9 @@ def tokens(count: int, seed: int) -> list[int]:
 
 
 def workload(num_requests: int) -> list[dict]:
-    """Prompts and outputs of 8 to 128 tokens, most short and a few long, as in a chat. Pure."""
+    """Prompts of 8 to 128 tokens, outputs of 4 to 64, most short and a few long, as in a chat. Pure."""
     dice = random.Random(2026)
-    lengths = [(round(8 * 16 ** dice.random()), round(8 * 16 ** dice.random())) for _ in range(num_requests)]
+    lengths = [(round(8 * 16 ** dice.random()), round(4 * 16 ** dice.random())) for _ in range(num_requests)]
     return [{"prompt": tokens(prompt, i), "num_tokens": output} for i, (prompt, output) in enumerate(lengths)]
 
 

@@ -7,14 +7,19 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from engine.bench.plan import FIRST_TEXT
 from engine.bench.results import BenchError
 from engine.bench.systems import ROOT, ours_environment
+from engine.lab.scenario import Scenario
+from engine.server.client import EngineClient, EngineRefused, EngineUnavailable
+from engine.settings import settings
 
 PATIENCE_S = 120.0
 POLL_S = 0.02
@@ -22,25 +27,39 @@ POLL_S = 0.02
 
 def start_times(num_threads: int) -> dict[str, float]:
     """Seconds from starting ``engine serve`` to ready, and from asking to the first token. Raises: BenchError."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     begin_s = time.perf_counter()
-    with _server(port, num_threads) as url:
-        while not _is_ready(url):
-            if time.perf_counter() - begin_s > PATIENCE_S:
-                raise BenchError(f"the server was not ready after {PATIENCE_S:.0f} s; start it by hand to see why")
-            time.sleep(POLL_S)
+    with _server(num_threads) as url:
+        _wait(lambda: _is_ready(url), "ready")
         ready_s = time.perf_counter() - begin_s
-        return {"server ready": ready_s, "server first token": _first_token_s(url)}
+        first_token_s = _first_token_s(url)
+        _wait(lambda: _backend(url) == "compiled", "with its C++ kernels")
+        return {
+            "server ready": ready_s,
+            "server first token": first_token_s,
+            "C++ kernels, later start": time.perf_counter() - begin_s,
+        }
+
+
+def first_start_s(num_threads: int) -> float:
+    """Seconds until the C++ kernels run where nothing was compiled before. Raises: BenchError."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "models").symlink_to(settings().models_dir, target_is_directory=True)
+        begin_s = time.perf_counter()
+        with _server(num_threads, folder) as url:
+            _wait(lambda: _backend(url) == "compiled", "with its C++ kernels")
+            return time.perf_counter() - begin_s
 
 
 @contextlib.contextmanager
-def _server(port: int, num_threads: int) -> Iterator[str]:
+def _server(num_threads: int, home: str | None = None) -> Iterator[str]:
+    """The server on a free port of loopback; its address. Effect: it is stopped at the end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, "-m", "engine", "serve", "--port", str(port)],
         cwd=ROOT,
-        env=ours_environment(num_threads),
+        env=ours_environment(num_threads) | ({"TOKEN_BY_TOKEN_HOME": home} if home else {}),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -53,6 +72,28 @@ def _server(port: int, num_threads: int) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    """Raises: BenchError when it does not come true."""
+    begin_s = time.perf_counter()
+    while not is_so():
+        if time.perf_counter() - begin_s > PATIENCE_S:
+            raise BenchError(f"the server was not {what} after {PATIENCE_S:.0f} s; start it by hand to see why")
+        time.sleep(POLL_S)
+
+
+def _backend(url: str) -> str:
+    """What a Run that is made now says it was computed with: eager (torch) or compiled (the C++ kernels)."""
+    scenario = Scenario.parse({"requests": [{"prompt": "Hello", "max_tokens": 2}]})
+    try:
+        with EngineClient(url) as client:
+            run_id = client.submit(scenario, "bench").run_id
+            while client.follow(run_id).state in ("queued", "running"):
+                time.sleep(POLL_S)
+            return client.fetch_run(run_id).steps[0].backend
+    except (EngineUnavailable, EngineRefused):
+        return ""
 
 
 def _is_ready(url: str) -> bool:

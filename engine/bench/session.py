@@ -8,8 +8,10 @@ it is named as skipped with what it said.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,6 +41,7 @@ class Session:
     peers: Sequence[str]
     command: str
     say: Say
+    limit_s: float = math.inf  # no round begins that would not end before
     samples: list[Sample] = field(default_factory=list)
     disturbed: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -46,18 +49,28 @@ class Session:
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     texts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
-    def run(self, results: Results) -> None:
-        """Measure and put the wanted suites into ``results``. Effect: minutes of all cores. Raises: BenchError."""
+    def run(self, results: Results, after_round: Callable[[], None] = lambda: None) -> None:
+        """Measure; after each round the wanted suites in ``results`` are those of the rounds so far.
+
+        Effect: minutes of all cores. Raises: BenchError.
+        """
+        begin_s = time.monotonic()
         self.device = describe_device("cpu")
         self.facts = _prepare(self.device.threads)
         self.model = ModelInfo.model_validate(self.facts["model"])
         systems = self._systems()
         for round_index in range(self.plan.repeats):
+            round_begin_s = time.monotonic()
             self._round(round_index, systems)
-        results.skipped = self.skipped
-        results.systems.update(self.systems)
-        results.notes = self._notes()
-        results.put([self._suite(name) for name in self.suites])
+            results.skipped = dict(self.skipped)
+            results.systems.update(self.systems)
+            results.notes = self._notes()
+            results.put([self._suite(name, round_index + 1) for name in self.suites])
+            after_round()
+            now_s = time.monotonic()
+            if now_s - begin_s + (now_s - round_begin_s) > self.limit_s and round_index + 1 < self.plan.repeats:
+                self.say(f"stopping after {round_index + 1} rounds: another would not end in time")
+                return
 
     # ---- one round ---------------------------------------------------------------------------------------------
 
@@ -142,7 +155,10 @@ class Session:
             self._add("roofs", line["case"], "ours", "bfloat16", round_index, line["value"], line["unit"])
 
     def _serving(self, round_index: int) -> None:
-        for case, seconds in serving.start_times(self.device.threads).items():
+        found = serving.start_times(self.device.threads)
+        if round_index == 0:  # it compiles: once is enough
+            found["C++ kernels, very first start"] = serving.first_start_s(self.device.threads)
+        for case, seconds in found.items():
             self._add("start", case, "ours", "bfloat16", round_index, seconds, "s")
 
     def _add(
@@ -170,14 +186,14 @@ class Session:
             self.say(f"{name} is skipped: {why}")
         return [ours(), *(system for system in found if not system.why_not)]
 
-    def _suite(self, name: str) -> SuiteResult:
+    def _suite(self, name: str, num_rounds: int) -> SuiteResult:
         mine = [sample for sample in self.samples if sample.suite == name]
         shown = {sample.system for sample in mine}
         return SuiteResult(
             name=name,
             measured_utc=datetime.now(UTC).isoformat(timespec="seconds"),
             command=self.command,
-            repeats=self.plan.repeats,
+            repeats=num_rounds,
             samples=mine,
             about=_about(name, self.plan),
             disturbed=[f"{what}: {why}" for what, why in self.disturbed.items() if what.split()[0] in shown | {name}],

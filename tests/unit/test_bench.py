@@ -83,8 +83,15 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "peer", lambda name, home: found[name])
 
 
-def bench(tmp_path: Path, only: str, repeats: int = 1, peers: str = "hf,llamacpp,vllm") -> str:
-    return measure(peers, only, tmp_path / "bench.json", repeats, True, "python -m engine bench", lambda text: None)
+def bench(
+    tmp_path: Path,
+    only: str,
+    repeats: int = 1,
+    peers: str = "hf,llamacpp,vllm",
+    minutes: float = 9,
+    say=lambda text: None,
+) -> str:
+    return measure(peers, only, tmp_path / "bench.json", repeats, True, minutes, "python -m engine bench", say)
 
 
 # ------------------------------------------------------------------------------------------------- what is asked
@@ -178,6 +185,13 @@ def test_a_suite_measured_again_replaces_itself_and_leaves_the_others(tmp_path: 
     saved = json.loads((tmp_path / "bench.json").read_text())
     assert (saved["suites"]["decode"]["repeats"], saved["suites"]["prefill"]["repeats"]) == (3, 1)
     assert "## Decode, one stream" in text and "## Prefill, one prompt" in text
+
+
+def test_no_round_begins_that_would_not_end_in_time_and_what_was_measured_is_kept(tmp_path: Path, fakes) -> None:
+    told: list[str] = []
+    bench(tmp_path, "decode", repeats=5, peers="", minutes=1e-6, say=told.append)
+    assert told[-1] == "stopping after 1 rounds: another would not end in time"
+    assert json.loads((tmp_path / "bench.json").read_text())["suites"]["decode"]["repeats"] == 1
 
 
 def test_results_of_another_machine_or_another_kind_of_file_are_refused(tmp_path: Path) -> None:

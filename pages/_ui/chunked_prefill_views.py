@@ -40,6 +40,7 @@ def player(runs: Mapping[str, Run], role: str) -> None:
     pair = [point for point in points(runs) if point.role in (WHOLE, role)]
     spoken = [session.store().texts(point.run.run_id).pieces or None for point in pair]
     timeline_player([(name_of(p), p.run) for p in pair], lang=language(), key="cp_player", texts=spoken)
+    provenance(*(p.run for p in pair))
 
 
 def gaps(runs: Mapping[str, Run], role: str) -> None:

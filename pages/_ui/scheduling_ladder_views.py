@@ -70,6 +70,7 @@ def player(runs: Mapping[str, Run]) -> None:
     spoken = [session.store().texts(runs[policy].run_id).pieces or None for policy in RUNGS]
     labelled = [(name_of(policy), runs[policy]) for policy in RUNGS]
     timeline_player(labelled, lang=language(), key="sl_player", texts=spoken)
+    provenance(*(run for _, run in labelled))
 
 
 # ------------------------------------------------------------------------------------------------- one rung

@@ -90,6 +90,7 @@ def timeline(found: ThreeWays) -> None:
     st.subheader(t(f"{_NS}.timeline"), anchor=False)
     pieces = session.store().texts(found.run.run_id).pieces or None
     timeline_player([(t("common.policy_run"), found.run)], lang=language(), key="ti_player", texts=[pieces])
+    provenance(found.run)
 
 
 def times(found: ThreeWays) -> None:

@@ -36,6 +36,7 @@ from engine.lab.metrics import (
 )
 from engine.lab.records import Run, TimeMs
 from engine.lab.replay import block_snapshots
+from engine.lab.steps import computed_ends
 from engine.lab.work import moved_bytes
 from tests.unit.lab_runs import (
     chunked_scenario,
@@ -268,6 +269,24 @@ def test_kv_use_agrees_with_the_pool_on_random_runs(seed: int) -> None:
         uses = kv_of_request(run, record.request_id)
         assert uses[-1].num_tokens == record.num_prompt_tokens + record.num_output_tokens - 1
         assert all(u.filled_bytes <= u.reserved_bytes for u in uses)
+
+
+@pytest.mark.parametrize("prefix_cache", ["none", "radix"])
+def test_tokens_in_the_pool_are_counted_block_by_block_and_a_shared_one_once(prefix_cache: str) -> None:
+    asked = [{"prompt_token_ids": [*prompt(8), 90 + i], "max_tokens": 6, "arrival_s": 0.02 * i} for i in range(4)]
+    limits = {"max_requests": 4, "max_batch_tokens": 16, "num_blocks": 32, "prefix_cache": prefix_cache}
+    run = make_run({"policy": "chunked", "block_size": 4, "limits": limits, "requests": asked})
+    computed: dict[str, int] = {}
+    num_shared = 0
+    for step, use, snapshot in zip(run.steps, kv_after_steps(run), block_snapshots(run), strict=True):
+        computed |= computed_ends(step)
+        held: dict[int, int] = {}
+        for name, table in snapshot.tables.items():
+            for index, block in enumerate(table):
+                held[block] = max(held.get(block, 0), min(4, computed[name] - 4 * index))
+        assert (use.num_tokens, use.num_blocks) == (sum(held.values()), len(held))
+        num_shared += sum(len(users) > 1 for users in snapshot.users.values())
+    assert (num_shared > 0) == (prefix_cache == "radix")
 
 
 # ------------------------------------------------------------------------------------------------- numbers

@@ -278,10 +278,10 @@ class LabRuntime:
         texts = SpokenTexts(loaded, scenario)
         job = DisaggregatedRun(scenario, self._worker_model(loaded, scenario, num_workers=2), prepared.requests)
         self._on_progress("load", None, "starting two engine processes")
+        created_utc = datetime.now(UTC).isoformat(timespec="seconds")
         result = job.run(lambda record: on_step(record, texts.take(record)), should_stop)
         if result is None:
             raise RunCancelled("the run was stopped")
-        created_utc = datetime.now(UTC).isoformat(timespec="seconds")
         header = self._header(prepared, loaded.weight_bytes_per_element, None, run_id, created_utc)
         header.workers = result.workers
         run = Run(header=header, steps=result.steps, requests=result.requests)

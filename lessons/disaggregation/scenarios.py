@@ -7,6 +7,7 @@ parts differ in nothing but how the engine is divided, so both have the same thr
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, Disaggregated, DType, Limits, RequestSpec, Scenario, ScenarioError
+from lessons.parts import Part
 from lessons.text import Lang
 
 ROLES = ("shared", "disaggregated")
@@ -87,3 +88,8 @@ def _late(long: int, lang: Lang) -> list[RequestSpec]:
         )
         for index, name in enumerate(LATE)
     ]
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    return [Part(role, scenario(role, lang=lang)) for role in ROLES]

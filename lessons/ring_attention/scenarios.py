@@ -7,6 +7,7 @@ the same code on the same prompt and differ in the number of workers alone.
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Limits, RequestSpec, Ring, Scenario, ScenarioError
+from lessons.parts import Part
 from lessons.text import Lang
 
 ROLES = ("alone", "ring")
@@ -58,3 +59,8 @@ def scenario(
             ),
         ),
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    return [Part(role, scenario(role, lang=lang)) for role in ROLES]

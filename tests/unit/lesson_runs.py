@@ -46,7 +46,7 @@ def serve(
     jitter: float = 0.02,
 ) -> Run:
     """Serve a scenario; a prompt becomes one made-up token per four characters, beside thirty of a chat template."""
-    rng = random.Random(scenario.model_dump_json(exclude={"disaggregated", "ring"}))  # alike however it is divided
+    rng = random.Random(scenario.model_dump_json(exclude_defaults=True))  # a later field must not change the noise
 
     def make(clock: FakeClock) -> FakeExecutor:
         def take_time(chunks: Sequence[Chunk]) -> None:
@@ -60,7 +60,7 @@ def serve(
             for request_id, spec in zip(scenario.request_ids(), scenario.requests, strict=True)
         ]
 
-    run_id = "run-" + hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:12]
+    run_id = "run-" + hashlib.sha256(scenario.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:12]
     header = header_of(scenario, run_id, MODEL, ceilings or (None, None))
     if scenario.disaggregated is not None:
         steps, records, header.workers = serve_disaggregated(scenario, make_requests, make, MODEL, eos)

@@ -57,7 +57,7 @@ RUNS = {
     "full batches disturbed": slow_burst,
     "a pause between the full batches": late_second_batch,
     "disturbed": lambda: sweep(jitter=4),
-    "unsteady": lambda: sweep(jitter=1.5),
+    "unsteady": lambda: sweep(jitter=1.7),
     "heavier loads disturbed": falling,
 }
 

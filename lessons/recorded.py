@@ -22,6 +22,7 @@ from lessons.text import LANGS
 
 FOLDER = "recorded"
 TEXTS_SUFFIX = ".texts.json"
+KEEP_LESSONS = 32
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,13 @@ def role(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=KEEP_LESSONS)
+def roles(lesson_id: str) -> frozenset[str]:
+    """The roles that were recorded. Reads no Run."""
+    return frozenset(role(path) for path in files(lesson_id))
+
+
+@functools.lru_cache(maxsize=KEEP_LESSONS)
 def runs(lesson_id: str) -> Mapping[str, Run]:
     """The recorded Runs of a lesson by role, newest first as the store gives a learner's own; empty without any."""
     found: dict[str, Run] = {}
@@ -55,7 +62,7 @@ def runs(lesson_id: str) -> Mapping[str, Run]:
     return dict(sorted(found.items(), key=lambda pair: pair[1].header.created_utc, reverse=True))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8 * KEEP_LESSONS)
 def texts(run_id: str) -> RunTexts:
     """What the requests of a recorded Run said; empty when it is none, or says nothing."""
     path = _paths().get(run_id)
@@ -82,7 +89,7 @@ def is_recorded(run_id: str) -> bool:
 
 def exists(lesson_id: str) -> bool:
     """Whether the lesson ships Runs. Reads none of them."""
-    return bool(files(lesson_id))
+    return bool(roles(lesson_id))
 
 
 def origin(run: Run) -> Origin:
@@ -90,7 +97,7 @@ def origin(run: Run) -> Origin:
     return Origin(run.header.device.name, run.header.device.threads, run.header.created_utc[:10])
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=KEEP_LESSONS)
 def experiments(lesson_id: str) -> frozenset[str]:
     """Fingerprints of the experiment that was recorded, asked for in either language."""
     return frozenset(fingerprint([part.plain() for part in default_parts(lesson_id, lang)]) for lang in LANGS)

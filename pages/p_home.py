@@ -22,4 +22,5 @@ home.device_card(lang)
 
 st.header(t("home.badges"), anchor="badges", divider="gray")
 home.badge_legend()
+home.teaching(lang)
 home.my_data(session.learner())

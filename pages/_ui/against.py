@@ -31,15 +31,16 @@ _ALIKE = 1.25  # ratios closer than this are called alike: runs of one device di
 
 def panel(lesson: Lesson) -> None:
     """The click and, once clicked, the comparison; nothing where the learner or the lesson has no whole set of Runs."""
-    theirs = recorded.runs(lesson.id)
+    roles = recorded.roles(lesson.id)
     mine = session.store().own_runs(session.learner(), lesson.id)
-    if not theirs or not set(theirs) <= set(mine):
+    if not roles or not roles <= set(mine):
         return
     box = st.expander(
         t(f"{_NS}.title"), icon=":material/compare_arrows:", key=f"against_{lesson.id}", on_change="rerun"
     )
     if box.open:
         with box:
+            theirs = recorded.runs(lesson.id)
             draw(lesson, {role: mine[role] for role in theirs}, theirs)
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from lessons import learner_code
 from lessons.catalog import Lesson, load_lessons
 from lessons.store import LessonProgress
-from pages._ui import layout, session
+from pages._ui import layout, present, session
 from pages._ui.badges import badge, escape, note
 from pages._ui.i18n import t
 from pages._ui.units import byte_count, number
@@ -126,6 +126,20 @@ def badge_legend() -> None:
     """What the three badges promise."""
     for kind in ("measured", "modelled", "spec"):
         st.markdown(f"{badge(kind)} {t(f'home.badge_{kind}')}")
+
+
+def teaching(lang: str) -> None:
+    """For whoever teaches: the guide and the projector view of every lesson, and how the results of a class are had."""
+    with st.expander(t("home.teaching"), icon=":material/co_present:"):
+        st.markdown(t("home.teaching_text"))
+        for lesson in load_lessons():
+            if lesson.id in _pages():
+                with st.container(horizontal=True, gap="medium"):
+                    st.markdown(f"**{lesson.title[lang]}**", width=280)
+                    present.link(_pages()[lesson.id])
+                    present.link(_pages()[lesson.id], present.NOTES)
+        st.markdown(t("home.teaching_results"))
+        st.code("python -m lessons export-answers --out class.csv", language="bash")
 
 
 def my_data(learner: str) -> None:

@@ -53,4 +53,10 @@ def test_the_way_onto_the_stage_is_on_every_lesson_and_nonsense_is_no_mode(lab) 
     at = lab("p_batching.py", lang="en", present="nonsense")
     assert not at.exception
     assert at.button(key="run_batching").disabled
-    assert translate("en", "present.link") in [link.label for link in at.get("page_link")]
+    labels = [link.label for link in at.get("page_link")]
+    assert translate("en", "present.link") in labels
+    assert translate("en", "present.notes") not in labels
+    at = lab(lang="en")  # home: both for every lesson
+    labels = [link.label for link in at.get("page_link")]
+    assert labels.count(translate("en", "present.notes")) == labels.count(translate("en", "present.link"))
+    assert labels.count(translate("en", "present.notes")) >= len(LESSONS)

@@ -60,10 +60,11 @@ def on_stage() -> bool:
     return mode() == STAGE
 
 
-def link(page: st.Page) -> None:
-    """The way onto the stage, beside the language switch of a lesson."""
-    carried = {PARAMETER: STAGE, **({"lang": st.query_params["lang"]} if "lang" in st.query_params else {})}
-    st.page_link(page, label=t("present.link"), icon=":material/co_present:", query_params=carried)
+def link(page: st.Page, to: str = STAGE) -> None:
+    """The way onto the stage of a lesson, or to its notes."""
+    carried = {PARAMETER: to, **({"lang": st.query_params["lang"]} if "lang" in st.query_params else {})}
+    label, icon = ("link", "co_present") if to == STAGE else ("notes", "menu_book")
+    st.page_link(page, label=t(f"present.{label}"), icon=f":material/{icon}:", query_params=carried)
 
 
 def stage(path: str) -> None:

@@ -39,6 +39,7 @@ def gaps(lines: Sequence[GapLine], arrival_ms: float, words: Mapping[str, str]) 
             y=list(line.gap_ms),
             mode="lines+markers",
             name=line.name,
+            line_shape="vh",  # level for as long as the wait lasted
             cliponaxis=False,
             hovertemplate="%{x:.0f} ms: %{y:.3g} ms<extra>" + line.name + "</extra>",
             **look,
@@ -116,5 +117,5 @@ def trade_off(points: Sequence[TradePoint], usual_ms: float, chosen: int | None,
     )
     frame(figure, height=430, x=words["x"], y=words["y"])
     figure.update_xaxes(range=[low - margin, high + 1.6 * margin])
-    figure.update_yaxes(rangemode="tozero")
+    figure.update_yaxes(range=[0, 1.14 * max(p.gap_ms for p in points)])  # room for the label of the highest
     return figure

@@ -78,7 +78,7 @@ def field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
     label_shown = "visible"
     if view["trace"]:  # the piece of a run stands between the question and its input
         st.markdown(prompt)
-        st.code(view["trace"], language=None)
+        st.code(view["trace"], language=None, wrap_lines=True)  # a box that scrolls sideways is closed to the keyboard
         label_shown = "collapsed"
     if view["kind"] == "number":
         st.session_state.setdefault(key, "" if stored is None else str(stored))

@@ -27,6 +27,7 @@ from pages._ui.scheduling_ladder_charts import PHASES, REASONS
 from pages._ui.units import milliseconds, number, seconds
 
 _NS = "scheduling_ladder"
+CODE_HEIGHT = 720  # pixels; as tall as what stands beside it
 
 
 def name_of(policy: str) -> str:
@@ -54,7 +55,7 @@ def table(runs: Mapping[str, Run]) -> None:
     frame = pd.DataFrame(
         {
             t("compare.quantity"): [t(f"{_NS}.row_{name}") for name, _ in rows],
-            **{name_of(policy): [say(rung) for _, say in rows] for policy, rung in found.items()},
+            **{t(f"{_NS}.short_{policy}"): [_whole(say(rung)) for _, say in rows] for policy, rung in found.items()},
         }
     )
     st.subheader(f"{t(f'{_NS}.table')} {badge('measured')}", anchor=False)
@@ -64,11 +65,25 @@ def table(runs: Mapping[str, Run]) -> None:
     note(t(f"{_NS}.table_note"))
 
 
+def _whole(value: str) -> str:
+    """A number that is not parted from its unit in a narrow column."""
+    return value.replace(" ", "\u00a0")
+
+
 def player(runs: Mapping[str, Run]) -> None:
-    """All five Runs on one clock."""
+    """All five Runs on one clock, or those that the reader wants to see together."""
     st.subheader(t(f"{_NS}.player"), anchor=False)
-    spoken = [session.store().texts(runs[policy].run_id).pieces or None for policy in RUNGS]
-    labelled = [(name_of(policy), runs[policy]) for policy in RUNGS]
+    chosen = st.pills(
+        t(f"{_NS}.player_rungs"),
+        RUNGS,
+        selection_mode="multi",
+        default=RUNGS,
+        format_func={policy: name_of(policy) for policy in RUNGS}.__getitem__,
+        key="sl_player_rungs",
+    )
+    shown = [policy for policy in RUNGS if policy in chosen] or list(RUNGS)
+    spoken = [session.store().texts(runs[policy].run_id).pieces or None for policy in shown]
+    labelled = [(name_of(policy), runs[policy]) for policy in shown]
     timeline_player(labelled, lang=language(), key="sl_player", texts=spoken)
     provenance(*(run for _, run in labelled))
 
@@ -84,14 +99,20 @@ def rung(runs: Mapping[str, Run], policy: str) -> None:
         if shown == "source" or below is None:
             text, file = policy_source.source(policy), f"engine/scheduling/policies/{policy}.py"
             note(f"`{file}` · {t(f'{_NS}.code_lines', count=len(text.splitlines()))}")
-            st.code(text, language="python", height=560)
+            _code(text)
         else:
             key = "code_extends" if policy_source.extends(policy, below) else "code_differs"
             note(t(f"{_NS}.{key}", below=f"`{below}.py`"))
-            st.code(policy_source.difference(policy, below), language="diff", height=560)
+            _code(policy_source.difference(policy, below))
     with right:
         _composition(runs, policy)
         _against_below(runs, policy, below)
+
+
+def _code(text: str) -> None:
+    """Not coloured as a diff: its red and green are too faint on white; the signs at the line's beginning say it."""
+    with st.container(height=CODE_HEIGHT, key="sl_code_box"):
+        st.code(text, language="python", wrap_lines=True)
 
 
 def _code_choice(policy: str, below: str | None) -> str:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from engine.lab.records import DeviceInfo
+from engine.lab.records import DeviceInfo, Disturbance
 
 STEAL_LIMIT = 0.02  # share of time the hypervisor may take before timings are called disturbed
 OTHERS_LIMIT = 0.10  # share of the machine other processes may use
+SHORTEST_SPAN_S = 0.5  # core-seconds; the system counts in hundredths, so a shorter span tells nothing
 
 
 # ------------------------------------------------------------------------------------------------- what it is
@@ -180,6 +181,16 @@ def noise(before: CpuSample, after: CpuSample | None = None) -> Noise:
         others = min(max((busy - (after.own_s - before.own_s)) / span, 0.0), 1.0)
     disturbed = (steal or 0) > STEAL_LIMIT or (others or 0) > OTHERS_LIMIT
     return Noise(steal, others, _load(), cpu_governor(), disturbed)
+
+
+def disturbance(before: CpuSample, after: CpuSample | None = None) -> Disturbance | None:
+    """``noise`` as a Run keeps it; None for a span too short to tell. Pure if ``after`` is given."""
+    after = after or cpu_sample()
+    if after.total_s - before.total_s < SHORTEST_SPAN_S:
+        return None
+    heard = noise(before, after)
+    shares = [None if share is None else round(share, 4) for share in (heard.steal_share, heard.others_share)]
+    return Disturbance(steal_share=shares[0], others_share=shares[1], is_noisy=heard.disturbed)
 
 
 def cpu_governor() -> str | None:

@@ -83,6 +83,17 @@ class WorkerInfo(_Record):
     num_blocks: int = 0
 
 
+class Disturbance(_Record):
+    """What else the machine did while a Run went on, as shares of all its core time; None where it is not known.
+
+    ``is_noisy``: more than timings bear, so seconds of this Run are not to be compared closely with another's.
+    """
+
+    steal_share: float | None  # core time that the hypervisor gave to other guests
+    others_share: float | None  # core time that other processes used
+    is_noisy: bool
+
+
 class Header(_Record):
     kind: Literal["header"] = "header"
     schema_version: int = Field(SCHEMA_VERSION, alias="schema")
@@ -98,6 +109,7 @@ class Header(_Record):
     versions: dict[str, str]
     observed: Observed | None = Field(None, exclude_if=lambda value: value is None)
     workers: list[WorkerInfo] = Field([], exclude_if=lambda value: not value)  # empty: one engine process
+    disturbance: Disturbance | None = Field(None, exclude_if=lambda value: value is None)
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from engine.lab.ceilings import Ceilings, calibrate, load_cached
-from engine.lab.device import describe_device
+from engine.lab.device import cpu_sample, describe_device, disturbance
 from engine.lab.records import Header, Run, StepRecord
 from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUEST, Limits, Scenario, ScenarioError
 from engine.model.load import LoadedModel, list_models, load_model
@@ -254,13 +254,17 @@ class LabRuntime:
         add(followers.first)
         executor.warm_up()
         created_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        before = cpu_sample()
         engine.start_clock()
         steps = self._drive(engine, after_step, should_stop)
+        disturbed = disturbance(before)
         header = self._header(
             prepared, executor.weight_bytes_per_element, executor.kv_bytes_per_element, run_id, created_utc
         )
         if isinstance(executor, RingExecutor):
             header.workers = executor.workers
+        elif self._device.type == "cpu":  # a GPU's steps hardly feel it, and several processes would hear each other
+            header.disturbance = disturbed
         if scenario.probes:
             header.probes = self._probe(prepared, requests, should_stop)
         run = Run(header=header, steps=steps, requests=engine.request_records())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
+from engine.lab.device import OTHERS_LIMIT, STEAL_LIMIT
 from engine.lab.scenario import Scenario
 from lessons import recorded
 from lessons.catalog import Lesson
@@ -17,6 +18,7 @@ from pages._ui import jobs, recorded_run, session
 from pages._ui.badges import escape, note
 from pages._ui.i18n import catalogue, language, t
 from pages._ui.player import partial_run, timeline_player
+from pages._ui.units import percent
 
 FOLLOW_S = 0.5
 BACKGROUND_FOLLOW_S = 2.0
@@ -139,6 +141,7 @@ def _timeline(view: jobs.View) -> None:
 def _ended(lesson: Lesson, job: jobs.Job, make_parts: Callable, mark: str, blocked: str | None) -> None:
     if job.state == "done":
         st.success(t("run.done"), icon=":material/check_circle:")
+        _tell_disturbance(job)
         return
     if job.state == "stopped":
         st.info(t("run.stopped"), icon=":material/stop_circle:")
@@ -149,6 +152,18 @@ def _ended(lesson: Lesson, job: jobs.Job, make_parts: Callable, mark: str, block
     if st.button(t("run.retry"), key=f"retry_{lesson.id}", icon=":material/replay:", disabled=reason is not None):
         jobs.start(lesson.id, make_parts(), mark)
         st.rerun()
+
+
+def _tell_disturbance(job: jobs.Job) -> None:
+    """One sentence where the machine was busy with something else while it was measured."""
+    found = [run.header.disturbance for run in jobs.finished(job).values()]
+    noisy = [known for known in found if known is not None and known.is_noisy]
+    others = max((known.others_share or 0 for known in noisy), default=0)
+    stolen = max((known.steal_share or 0 for known in noisy), default=0)
+    if others > OTHERS_LIMIT:
+        note(f":material/vibration: {t('run.others_busy', share=percent(others, language()))}")
+    elif stolen > STEAL_LIMIT:
+        note(f":material/vibration: {t('run.time_stolen', share=percent(stolen, language()))}")
 
 
 def background(shown_lesson: str | None, titles: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.lab.records import Run
+from engine.lab.records import Disturbance, Run
 from engine.lab.scenario import Scenario
 from engine.server.client import EngineRefused, EngineUnavailable, Readiness, RunStatus, RunTexts, Tokens
 from tests.unit import lesson_runs
@@ -56,6 +56,7 @@ class FakeClient:
     down: bool = False
     state: str = "ready"
     refuse: EngineRefused | None = None
+    disturbance: Disturbance | None = None
     lost: set[str] = field(default_factory=set)
     runs: dict[str, Run] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class FakeClient:
         self.submitted.append(scenario)
         self.clients.append(client_id)
         self.runs[run_id], self.looks[run_id] = serve(scenario, run_id), 0
+        self.runs[run_id].header.disturbance = self.disturbance
         return RunStatus(run_id=run_id, state="queued", position=1)
 
     def follow(self, run_id: str, since: int = 0) -> RunStatus:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from engine.lab.records import Disturbance
 from engine.server.client import EngineRefused
 from lessons.catalog import lesson
 from lessons.quiz import correct_answer, public_id
 from pages._ui.i18n import translate
+from pages._ui.units import percent
 from tests.pages.fake_client import FakeClient
 from tests.pages.test_smoke import all_text
 
@@ -80,6 +82,17 @@ def test_a_whole_lesson(lab, client: FakeClient, store, lesson_id: str, page: st
     assert translate("en", "predict.outcome") in shown
     assert "too high" in shown or "too low" in shown or "Spot on" in shown
     assert translate("en", "quiz.from_your_run") in shown
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [((0.0, 0.234, True), "others_busy"), ((0.051, 0.02, True), "time_stolen"), ((0.0, 0.05, False), None)],
+)
+def test_a_noisy_measurement_is_told(lab, client: FakeClient, shares, told: str | None) -> None:
+    client.disturbance = Disturbance(steal_share=shares[0], others_share=shares[1], is_noisy=shares[2])
+    shown = all_text(run_lesson(lab, "prefill_decode", "p_prefill_decode.py"))
+    for name, share in (("others_busy", percent(shares[1], "en")), ("time_stolen", percent(shares[0], "en"))):
+        assert (translate("en", f"run.{name}", share=share) in shown) == (name == told)
 
 
 @pytest.mark.parametrize(("lesson_id", "page"), LESSONS)

@@ -10,7 +10,17 @@ import psutil
 import pytest
 
 from engine.lab import device
-from engine.lab.device import CpuSample, Noise, cpu_name, cpu_sample, describe_device, noise, usable_cores
+from engine.lab.device import (
+    CpuSample,
+    Noise,
+    cpu_name,
+    cpu_sample,
+    describe_device,
+    disturbance,
+    noise,
+    usable_cores,
+)
+from engine.lab.records import Disturbance
 
 CPUINFO = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -115,6 +125,14 @@ def test_stolen_time_and_neighbours_disturb() -> None:
     assert measured(total=20, idle=9, steal=1, own=10).disturbed
     busy = measured(total=20, idle=5, steal=0, own=10)
     assert busy.others_share == pytest.approx(0.25) and busy.disturbed
+
+
+def test_a_run_keeps_what_disturbed_it() -> None:
+    before = CpuSample(100, 50, 1, 10)
+    busy = disturbance(before, CpuSample(120, 55, 1.1, 20))
+    assert busy == Disturbance(steal_share=0.005, others_share=0.245, is_noisy=True)
+    assert disturbance(before, CpuSample(120, 60, 1, 19.5)).is_noisy is False
+    assert disturbance(before, CpuSample(100.4, 50.1, 1, 10)) is None, "too short to tell"
 
 
 def test_no_time_between_samples_says_nothing() -> None:

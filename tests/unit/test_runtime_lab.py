@@ -8,7 +8,7 @@ import pytest
 
 from engine.lab.check import check_run
 from engine.lab.probes import quantization_error
-from engine.lab.records import Run
+from engine.lab.records import Disturbance, Run
 from engine.lab.scenario import Scenario, ScenarioError
 from engine.lab.work import element_sizes, kv_bytes_per_token
 from engine.runtime.lab import LabRuntime, RunCancelled, RunResult
@@ -44,6 +44,17 @@ def test_a_run_passes_the_check_and_tells_every_request(runtime: LabRuntime, pol
     assert [r.num_output_tokens for r in result.run.requests] == [12, 3, 5]
     assert result.run.header.scenario["policy"] == policy
     assert {name: len(pieces) for name, pieces in result.pieces.items()} == {"r0": 12, "r1": 3, "r2": 5}
+
+
+def test_a_run_says_what_else_the_machine_did(runtime: LabRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    seen = Disturbance(steal_share=0.0, others_share=0.3, is_noisy=True)
+    monkeypatch.setattr("engine.runtime.lab.disturbance", lambda before: seen)
+    made = run(runtime, scenario()).run
+    made.save(tmp_path / "noisy.jsonl")
+    assert Run.load(tmp_path / "noisy.jsonl").header.disturbance == seen
+    monkeypatch.setattr("engine.runtime.lab.disturbance", lambda before: None)
+    run(runtime, scenario()).run.save(tmp_path / "unknown.jsonl")
+    assert "disturbance" not in (tmp_path / "unknown.jsonl").read_text()
 
 
 def test_the_same_scenario_gives_the_same_tokens_again_and_under_either_policy(runtime: LabRuntime) -> None:

@@ -51,12 +51,12 @@ class CppExecutor(TorchExecutor):
     def sample(self, logits: torch.Tensor, chunks: Sequence[Chunk]) -> list[int]:
         """One token for each chunk that samples, in order. Pure.
 
-        Greedy rows are settled in numpy: torch would wake threads of its own, which then spin on the kernels' cores.
+        Greedy rows stay with the kernels: torch would wake threads of its own, which then spin on the kernels' cores.
         """
         sampling = [chunk for chunk in chunks if chunk.samples]
         params = [self._params(chunk.request) for chunk in sampling]
         if all(request.is_greedy for request in params):
-            return logits.numpy().argmax(axis=-1).tolist()
+            return self._decoder.library.argmax(logits)
         indices = [chunk.start + chunk.num_tokens - chunk.request.num_prompt_tokens for chunk in sampling]
         return sample(logits, params, indices)
 

@@ -191,6 +191,13 @@ class CpuLibrary:
             )
         return out
 
+    def argmax(self, values: torch.Tensor) -> list[int]:
+        """values: [R, N] float32 -> for each row the index of its largest number, the first of equals. Pure."""
+        assert values.dim() == 2 and values.dtype == torch.float32 and values.shape[1] > 0, "rows of float32 numbers"
+        found = array("i", bytes(4 * values.shape[0]))
+        self._c.tbt_argmax(pointer(values), *values.shape, found.buffer_info()[0])
+        return found.tolist()
+
     def read(self, data: torch.Tensor) -> int:
         """Read every byte once with all threads (whole 64 KB). Pure. For measuring the bandwidth."""
         with self.pool() as pool:
@@ -274,6 +281,7 @@ def _declare(c: ctypes.CDLL) -> None:
         *(pointer_type, whole, whole, whole, whole, pointer_type, pointer_type, pointer_type, wide, wide, whole),
         *(pointer_type, whole, pointer_type, pointer_type),
     )
+    c.tbt_argmax.restype, c.tbt_argmax.argtypes = None, (pointer_type, whole, whole, pointer_type)
     c.tbt_decoder_create.restype = pointer_type
     c.tbt_decoder_create.argtypes = (pointer_type, whole)
     c.tbt_decoder_forward.restype, c.tbt_decoder_forward.argtypes = None, (pointer_type,) * 3

@@ -102,3 +102,15 @@ def test_quantizing_errs_by_at_most_half_a_step():
     assert ((int4.dequantize() - weight).abs() <= step * 0.52 + 1e-3).all()  # scale and minimum are rounded to float16
     assert torch.equal(quantize_int8(torch.zeros(2, 32)).dequantize(), torch.zeros(2, 32))
     assert torch.equal(quantize_int4(torch.ones(2, 32), 32).dequantize(), torch.ones(2, 32))
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 33, 4099])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_the_largest_of_a_row(cpu_library, rows, width):
+    values = _noise(rows, width).round(decimals=1)  # with many equal ones, of which the first counts
+    assert cpu_library.argmax(values) == values.numpy().argmax(-1).tolist()
+
+
+def test_the_largest_of_no_rows_and_of_infinities(cpu_library):
+    assert cpu_library.argmax(torch.empty((0, 5))) == []
+    assert cpu_library.argmax(torch.full((2, 37), float("-inf"))) == [0, 0]

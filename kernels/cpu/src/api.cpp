@@ -1,4 +1,5 @@
 // The C functions that kernels/cpu/library.py calls. Plain pointers and sizes, no torch, no exceptions across the border.
+#include "argmax.h"
 #include "decoder.h"
 
 using namespace tbt;
@@ -38,8 +39,10 @@ void attend(Pool* pool, const Attention<T>& attention, int num_chunks) {
   plan.make(attention.chunks, num_chunks, attention.shape, pool->num_threads());
   attention.parts->fit(plan.num_parts, attention.shape);
   std::vector<AttentionScratch<T>> scratch(pool->num_threads());
-  in_units(pool, static_cast<int>(plan.items.size()),
-           [&](int i, int thread) { attention.run(plan.items[i], scratch[thread]); });
+  const int num_items = static_cast<int>(plan.items.size());
+  in_units(pool, num_items, [&](int i, int thread) {
+    attention.run(plan.items[i], i + 1 < num_items ? &plan.items[i + 1] : nullptr, scratch[thread]);
+  });
 }
 
 // Either of the two decoders behind one handle.
@@ -107,6 +110,11 @@ void tbt_decoder_forward(AnyDecoder* decoder, Pool* pool, const Batch* batch) {
 void tbt_decoder_destroy(AnyDecoder* decoder, Pool* pool) {
   if (pool) pool->settle();
   delete decoder;
+}
+
+// values: [rows, width] -> out: [rows]. By the caller alone: a row is found before another thread would have woken up.
+void tbt_argmax(const float* values, int rows, int width, int32_t* out) {
+  for (int row = 0; row < rows; ++row) out[row] = argmax(values + static_cast<size_t>(row) * width, width);
 }
 
 // Read `bytes` once with all threads, each its own part: the bandwidth that a forward pass can hope for.

@@ -50,28 +50,30 @@ class Attention {
   T* output;         // same shape
   Parts* parts;
 
-  void run(const AttentionItem& item, AttentionScratch<T>& s) const {
+  // `next` is what this thread will probably do afterwards, or null.
+  void run(const AttentionItem& item, const AttentionItem* next, AttentionScratch<T>& s) const {
     const Chunk& chunk = chunks[item.chunk];
-    const int dim = shape.head_dim, rows_per_head = (item.row_end - item.row_begin) * shape.group();
-    const int rows = rows_per_head * (item.head_end - item.head_begin);
-    const bool by_row = item.row_end - item.row_begin == 1 && dim % kBlock == 0;
-    s.state.start(rows, shape.padded_dim());
-    const T* q = gather_queries(item, chunk, rows, s.queries);
-    if (by_row) s.row.start(q, rows, dim);
+    const int dim = shape.head_dim, heads = item.head_end - item.head_begin;
+    const int rows_per_head = (item.row_end - item.row_begin) * shape.group();
+    const bool by_row = is_by_row(item);
+    s.state.start(rows_per_head * heads, shape.padded_dim());
+    const T* q = gather_queries(item, chunk, rows_per_head * heads, s.queries);
+    if (by_row) s.row.start(q, rows_per_head * heads, dim);
     int64_t buffers[2][kKeyTile];
-    int64_t *offsets = buffers[0], *next_offsets = buffers[1];
-    cache.find(block_ids + chunk.block_table, item.key_begin, item.key_end, offsets);
-    for (int key = item.key_begin; key < item.key_end; key += kKeyTile, std::swap(offsets, next_offsets)) {
-      const int keys = std::min(kKeyTile, item.key_end - key), next_key = key + kKeyTile;
-      cache.find(block_ids + chunk.block_table, next_key, item.key_end, next_offsets);
+    int64_t *offsets = buffers[0], *later = buffers[1];
+    find(item, item.key_begin, offsets);
+    for (int key = item.key_begin; key < item.key_end; key += kKeyTile, std::swap(offsets, later)) {
+      const int keys = std::min(kKeyTile, item.key_end - key);
+      const bool is_last = key + kKeyTile >= item.key_end;
+      const AttentionItem* then = is_last ? next : &item;
+      TileAhead<T> ahead = then ? tile_ahead(*then, is_last ? next->key_begin : key + kKeyTile, later) : TileAhead<T>();
+      const int lines_per_key = (ahead.lines() + heads * keys - 1) / (heads * keys);
       for (int head = item.head_begin; head < item.head_end; ++head) {
         const int at = (head - item.head_begin) * rows_per_head;
         const T* head_keys = cache.keys + head * cache.head_stride;
         const T* head_values = cache.values + head * cache.head_stride;
         if (by_row) {
-          attend_row(shape, head_keys, head_values, offsets, keys, at, s.state, s.row, [&](int k) {
-            if (next_key < item.key_end) fetch_share(next_offsets, (head - item.head_begin) * kKeyTile + k, item);
-          });
+          attend_row(shape, head_keys, head_values, offsets, keys, at, s.state, s.row, [&] { ahead.step(lines_per_key); });
         } else {
           const int seen_by_first = chunk.context - chunk.num_rows + item.row_begin + 1 - key;
           attend_tile(shape, head_keys, head_values, offsets, keys, q + static_cast<size_t>(at) * dim, rows_per_head,
@@ -80,7 +82,9 @@ class Attention {
       }
     }
     if (by_row) {
-      for (int i = 0; i < rows; ++i) plain_order<T>(s.state.output.data() + static_cast<size_t>(i) * dim, dim);
+      for (int i = 0; i < rows_per_head * heads; ++i) {
+        plain_order<T>(s.state.output.data() + static_cast<size_t>(i) * dim, dim);
+      }
     }
     if (item.parts_at >= 0) {
       keep_part(item, chunk, s.state);
@@ -89,18 +93,30 @@ class Attention {
     }
   }
 
+  // Fetch one of num_shares parts of an item's first tile, so that the item does not begin with waiting for memory.
+  void fetch_first(const AttentionItem& item, int share, int num_shares) const {
+    int64_t offsets[kKeyTile];
+    TileAhead<T> ahead = tile_ahead(item, item.key_begin, offsets);
+    ahead.narrow_to(share, num_shares);
+    ahead.step(ahead.lines());
+  }
+
  private:
-  // Fetch a small share of a tile's keys and values, slot after slot: blocks lie scattered, and only the prefetch of the
-  // hardware, which follows lines in order, keeps enough of them on their way. Called 64 times per head.
-  TBT_INLINE void fetch_share(const int64_t* offsets, int step, const AttentionItem& item) const {
-    constexpr int kLine = 64 / sizeof(T);
-    const int heads = item.head_end - item.head_begin, slot = step / heads, part = step % heads;
-    const int lines = (heads * shape.head_dim + kLine - 1) / kLine;
-    const T* keys = cache.keys + item.head_begin * cache.head_stride + offsets[slot];
-    const T* values = cache.values + item.head_begin * cache.head_stride + offsets[slot];
-    for (int line = 2 * lines * part / heads; line < 2 * lines * (part + 1) / heads; ++line) {
-      fetch(line < lines ? keys + line * kLine : values + (line - lines) * kLine);
-    }
+  bool is_by_row(const AttentionItem& item) const {
+    return item.row_end - item.row_begin == 1 && shape.head_dim % kBlock == 0;
+  }
+
+  void find(const AttentionItem& item, int key, int64_t* offsets) const {
+    cache.find(block_ids + chunks[item.chunk].block_table, key, item.key_end, offsets);
+  }
+
+  // The tile at `key` of an item: its offsets, and what can be fetched of it (nothing where a tile is repacked anyway).
+  TileAhead<T> tile_ahead(const AttentionItem& item, int key, int64_t* offsets) const {
+    find(item, key, offsets);
+    if (!is_by_row(item)) return {};
+    const int64_t first = item.head_begin * cache.head_stride;
+    return {cache.keys + first, cache.values + first, offsets, std::min(kKeyTile, item.key_end - key),
+            (item.head_end - item.head_begin) * shape.head_dim};
   }
 
   T* row_head(T* base, int row, int head) const {

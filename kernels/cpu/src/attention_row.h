@@ -70,7 +70,7 @@ void score_keys(const T* base, const int64_t* offsets, int keys, const uint32_t*
       const uint32_t* rows[4];
       for (int i = 0; i < 4; ++i) {
         rows[i] = reinterpret_cast<const uint32_t*>(base + offsets[std::min(k + 4 * four + i, keys - 1)]);
-        fetch_ahead(k + 4 * four + i);
+        fetch_ahead();
       }
 #pragma GCC unroll 4
       for (int g = 0; g < G; ++g) sums[g][four] = f32x16{};
@@ -102,7 +102,7 @@ template <class T, int G, class Ahead>
 void score_keys(const T* base, const int64_t* offsets, int keys, const uint32_t* q, int words, float* scores,
                 Ahead&& fetch_ahead) {
   for (int k = 0; k < keys; ++k) {
-    fetch_ahead(k);
+    fetch_ahead();
     const uint32_t* row = reinterpret_cast<const uint32_t*>(base + offsets[k]);
     for (int g = 0; g < G; ++g) {
       f32x16 partial{};
@@ -219,7 +219,7 @@ struct RowScratch {
 
 // One KV head's tile of `keys` rows against the query heads [first, first + group) of the row that s was started with.
 // The dimensions of the state's outputs lie in the order that plain_order undoes.
-// fetch_ahead(k) is called once per key, to spread over the tile what is to be fetched for the next one.
+// fetch_ahead() is called once per key, to spread over the tile what is to be fetched for the next one.
 template <class T, class Ahead>
 void attend_row(const HeadShape& shape, const T* key_base, const T* value_base, const int64_t* offsets, int keys,
                 int first, SoftmaxState& state, RowScratch<T>& s, Ahead&& fetch_ahead) {
@@ -231,8 +231,8 @@ void attend_row(const HeadShape& shape, const T* key_base, const T* value_base, 
     const bool first_pass = begin == first;
     with_rows<kRowHeads>(heads, [&](auto G) {
       score_keys<T, G()>(key_base, offsets, keys, s.queries.data() + begin * words * kSpread, words, scores,
-                         [&](int k) {
-                           if (first_pass) fetch_ahead(k);
+                         [&] {
+                           if (first_pass) fetch_ahead();
                          });
       float factors[G()];
       for (int i = 0; i < G(); ++i) {

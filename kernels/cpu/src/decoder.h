@@ -176,9 +176,10 @@ class Decoder {
 
   // A unit is one head: after its product it is normed and rotated while in the L1 cache, and goes where it belongs.
   void queries_keys_values(const Layer& layer, int index, Walk& walk) {
-    const int blocks = shape_.padded_dim() / kBlock;
-    pool_->for_each(walk, shape_.query_heads + 2 * shape_.kv_heads, [&](int head) {
+    const int blocks = shape_.padded_dim() / kBlock, heads = shape_.query_heads + 2 * shape_.kv_heads;
+    pool_->for_each(walk, heads, [&](int head) {
       const Cache<T> cache = cache_of(index);
+      fetch_cache(index, head, heads, walk);
       linear(layer.qkv, head * blocks, blocks, normed_.data(), model_.hidden_size, batch_.num_rows, group_sums_.data(),
              threads_[walk.thread].linear, [&](int m, int count, float* out, int stride) {
                for (int i = 0; i < count; ++i) finish_head(layer, cache, head, m + i, out + i * stride);
@@ -223,11 +224,22 @@ class Decoder {
   }
 
   void attend(int layer, Walk& walk) {
-    pool_->for_each(walk, static_cast<int>(plan_.items.size()), [&](int i) {
-      const Attention<T> attention{shape_,          cache_of(layer),  batch_.chunks, batch_.block_ids,
-                                   queries_.data(), attended_.data(), &parts_};
-      attention.run(plan_.items[i], threads_[walk.thread].attention);
+    const int num_items = static_cast<int>(plan_.items.size());
+    pool_->for_each(walk, num_items, [&](int i) {
+      const AttentionItem* next = i + 1 < num_items ? &plan_.items[i + 1] : nullptr;
+      attention_of(layer).run(plan_.items[i], next, threads_[walk.thread].attention);
     });
+  }
+
+  // What this thread will attend to first, brought nearer share by share while it reads the weights of Q, K and V.
+  void fetch_cache(int layer, int unit, int units, const Walk& walk) {
+    const Share mine = pool_->share(units, walk.thread), items = pool_->share(plan_.items.size(), walk.thread);
+    if (items.count == 0 || unit < mine.first || unit >= mine.first + mine.count) return;
+    attention_of(layer).fetch_first(plan_.items[items.first], unit - mine.first, mine.count);
+  }
+
+  Attention<T> attention_of(int layer) {
+    return {shape_, cache_of(layer), batch_.chunks, batch_.block_ids, queries_.data(), attended_.data(), &parts_};
   }
 
   // residual += x W^T

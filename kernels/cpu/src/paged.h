@@ -16,7 +16,7 @@ namespace tbt {
 
 constexpr int kKeyTile = 64;
 constexpr int kQueryRows = 32;        // rows of a chunk that share one transposed tile
-constexpr int kMinKeysPerPart = 128;  // below, splitting a context costs more than it brings
+constexpr int kMinKeysPerPart = 32;  // below, splitting a context costs more than it brings
 constexpr int kMaxHeadDim = 512;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -61,6 +61,53 @@ struct Cache {
   }
 };
 
+// The keys and values of a tile, fetched from memory a few cache lines at a time while another tile is worked on. Blocks lie
+// scattered: the prefetch of the hardware, which follows lines in order, does not find them, and waiting for each row of
+// the cache takes three times as long as computing on it.
+template <class T>
+class TileAhead {
+ public:
+  TileAhead() = default;
+  // `elements` of a slot, from `keys` and from `values` + offsets[slot].
+  TileAhead(const T* keys, const T* values, const int64_t* offsets, int slots, int elements)
+      : keys_(keys), values_(values), offset_(offsets), end_(offsets + slots), lines_((elements + kLine - 1) / kLine) {
+    begin_slot();
+  }
+
+  int lines() const { return static_cast<int>(end_ - offset_) * 2 * lines_; }
+
+  void narrow_to(int share, int num_shares) {
+    const int slots = static_cast<int>(end_ - offset_);
+    end_ = offset_ + slots * (share + 1) / num_shares;
+    offset_ += slots * share / num_shares;
+    begin_slot();
+  }
+
+  TBT_INLINE void step(int count) {
+    for (; count > 0 && offset_ < end_; --count) {
+      fetch(at_);
+      at_ += kLine;
+      if (++line_ == lines_) at_ = values_ + *offset_;
+      if (line_ == 2 * lines_) {
+        ++offset_;
+        begin_slot();
+      }
+    }
+  }
+
+ private:
+  static constexpr int kLine = 64 / sizeof(T);
+
+  void begin_slot() {
+    line_ = 0;
+    if (offset_ < end_) at_ = keys_ + *offset_;
+  }
+
+  const T *keys_ = nullptr, *values_ = nullptr, *at_ = nullptr;
+  const int64_t *offset_ = nullptr, *end_ = nullptr;
+  int lines_ = 0, line_ = 0;
+};
+
 // A piece of work for one thread: some rows of a chunk, some KV heads, some keys.
 struct AttentionItem {
   int chunk;
@@ -79,11 +126,12 @@ class AttentionPlan {
   void make(const Chunk* chunks, int num_chunks, const HeadShape& shape, int num_threads) {
     items.clear();
     num_parts = 0;
-    int one_row_chunks = 0;
-    for (int c = 0; c < num_chunks; ++c) one_row_chunks += chunks[c].num_rows == 1;
+    int64_t keys = 0;  // of all rows that stand alone
+    for (int c = 0; c < num_chunks; ++c) keys += chunks[c].num_rows == 1 ? chunks[c].context : 0;
+    const int keys_per_part = static_cast<int>(std::max<int64_t>(kMinKeysPerPart, keys / (2 * num_threads)));
     for (int c = 0; c < num_chunks; ++c) {
       if (chunks[c].num_rows == 1) {
-        add_row(c, chunks[c], shape, one_row_chunks >= 4 * num_threads ? 1 : 2 * num_threads);
+        add_row(c, chunks[c], shape, keys_per_part);
       } else {
         add_rows(c, chunks[c], shape);
       }
@@ -91,12 +139,12 @@ class AttentionPlan {
   }
 
  private:
-  void add_row(int index, const Chunk& chunk, const HeadShape& shape, int max_parts) {
-    const int parts = std::max(1, std::min(max_parts, chunk.context / kMinKeysPerPart));
-    const int tiles = (chunk.context + kKeyTile - 1) / kKeyTile;
+  // One long row would keep one thread busy and the others waiting.
+  void add_row(int index, const Chunk& chunk, const HeadShape& shape, int keys_per_part) {
+    const int parts = std::max(1, chunk.context / keys_per_part);
     for (int p = 0; p < parts; ++p) {
-      const int begin = tiles * p / parts * kKeyTile;
-      const int end = std::min(chunk.context, tiles * (p + 1) / parts * kKeyTile);
+      const int begin = chunk.context * p / parts / kLanes * kLanes;
+      const int end = p + 1 == parts ? chunk.context : chunk.context * (p + 1) / parts / kLanes * kLanes;
       items.push_back({index, 0, 1, 0, shape.kv_heads, begin, end, p, parts, parts > 1 ? num_parts : -1});
     }
     if (parts > 1) num_parts += parts;

@@ -48,6 +48,11 @@ struct Walk {
   uint64_t phase;
 };
 
+// Units [first, first + count) of a phase: those a thread begins with.
+struct Share {
+  int first, count;
+};
+
 class Pool {
  public:
   using Task = void (*)(void* argument, Walk& walk);
@@ -98,6 +103,11 @@ class Pool {
     for (int spins = 0; inside_.load(std::memory_order_acquire) > 0; ++spins) spin(spins);
   }
 
+  Share share(int units, int thread) const {
+    const auto begin = [&](int t) { return static_cast<int>(static_cast<int64_t>(units) * t / num_threads_); };
+    return {begin(thread), begin(thread + 1) - begin(thread)};
+  }
+
   // Nanoseconds that each phase of the last pass took, as many as fit; returns how many there were.
   int phase_times(int64_t* to, int room) const {
     const int phases = static_cast<int>(current_.load(std::memory_order_acquire) & (kMaxPhases - 1));
@@ -115,9 +125,8 @@ class Pool {
     int done_here = 0;
     for (int i = 0; i < num_threads_; ++i) {
       const int owner = (walk.thread + i) % num_threads_;
-      const int first = static_cast<int>(static_cast<int64_t>(units) * owner / num_threads_);
-      const int count = static_cast<int>(static_cast<int64_t>(units) * (owner + 1) / num_threads_) - first;
-      for (int unit; (unit = take(taken_[owner].value, phase, count)) >= 0; ++done_here) body(first + unit);
+      const Share part = share(units, owner);
+      for (int unit; (unit = take(taken_[owner].value, phase, part.count)) >= 0; ++done_here) body(part.first + unit);
     }
     if (done_here > 0) {
       const uint64_t done = done_.value.fetch_add(done_here, std::memory_order_acq_rel) + done_here;

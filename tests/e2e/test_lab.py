@@ -67,26 +67,35 @@ def test_a_link_restores_language_and_settings_in_a_fresh_browser(visit) -> None
     assert "lang=zh" in page.url
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PATHS)
-def test_axe_finds_nothing_serious(visit, path: str, scheme: str) -> None:
+def test_axe_finds_nothing_serious_in_either_theme(visit, path: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    page = visit(f"{path}?lang=en", color_scheme=scheme, reduced_motion="reduce")
-    found = axe.Axe().run(page).response["violations"]
-    assert [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")] == []
+    page = visit(f"{path}?lang=en", color_scheme="light", reduced_motion="reduce")
+    colours = set()
+    for scheme in ("light", "dark"):
+        if scheme == "dark":
+            page.emulate_media(color_scheme="dark")
+            page.reload()
+            settled(page)
+        colours.add(page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"))
+        found = axe.Axe().run(page).response["violations"]
+        assert [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")] == []
+    assert len(colours) == 2, "the theme follows the browser"
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("path", PATHS)
-def test_nothing_sticks_out_on_a_phone(visit, path: str, lang: str) -> None:
-    page = visit(f"{path}?lang={lang}", viewport={"width": 390, "height": 844})
-    wide = page.evaluate(
-        "() => [...document.querySelectorAll('[data-testid=stMain] *')]"
-        ".filter(e => e.getClientRects().length && e.getBoundingClientRect().right > innerWidth + 1)"
-        ".filter(e => !e.closest('.glideDataEditor, .stTable, pre, [data-testid=stDataFrame]'))"
-        ".slice(0, 3).map(e => e.outerHTML.slice(0, 120))"
-    )
-    assert wide == []
+def test_nothing_sticks_out_on_a_phone(visit, path: str) -> None:
+    context = None
+    for lang in ("en", "zh"):
+        page = visit(f"{path}?lang={lang}", context, viewport={"width": 390, "height": 844})
+        context = page.context
+        wide = page.evaluate(
+            "() => [...document.querySelectorAll('[data-testid=stMain] *')]"
+            ".filter(e => e.getClientRects().length && e.getBoundingClientRect().right > innerWidth + 1)"
+            ".filter(e => !e.closest('.glideDataEditor, .stTable, pre, [data-testid=stDataFrame]'))"
+            ".slice(0, 3).map(e => e.outerHTML.slice(0, 120))"
+        )
+        assert wide == [], lang
 
 
 def test_a_whole_lesson_by_keyboard(lab: Lab, visit) -> None:
@@ -110,7 +119,12 @@ def test_a_whole_lesson_by_keyboard(lab: Lab, visit) -> None:
     tab_to(page, "[data-testid=stFormSubmitButton] button")
     page.keyboard.press("Enter")
     first.get_by_role("button", name=say("quiz.check_again")).wait_for()
-    assert first.get_by_role("alert").count() == 1
+    alert = first.get_by_role("alert")
+    for _ in range(100):  # the button changes its label a moment before the verdict is drawn
+        if alert.count():
+            break
+        page.wait_for_timeout(100)
+    assert alert.count() == 1, first.inner_text()
 
 
 def test_both_policies_run_and_play_on_one_clock(lab: Lab, visit) -> None:

@@ -23,7 +23,10 @@ class BenchError(ValueError):
 
 @dataclass
 class SuiteResult:
-    """One suite, as it was last measured. ``disturbed`` names what had company on the machine."""
+    """One suite, as it was last measured. ``disturbed`` names what had company on the machine.
+
+    ``roofs``: the ceilings of the same rounds, if they were measured; those of another hour would make no share.
+    """
 
     name: str
     measured_utc: str
@@ -33,6 +36,7 @@ class SuiteResult:
     about: str = ""
     disturbed: list[str] = field(default_factory=list)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)  # by system
+    roofs: list[Sample] = field(default_factory=list)
 
 
 @dataclass
@@ -45,10 +49,6 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     suites: dict[str, SuiteResult] = field(default_factory=dict)
-
-    def samples(self, suite: str) -> list[Sample]:
-        """Empty for a suite that was not measured. Pure."""
-        return self.suites[suite].samples if suite in self.suites else []
 
     def put(self, suites: Sequence[SuiteResult]) -> None:
         """Effect: these replace what was there under their names."""
@@ -79,9 +79,11 @@ class Results:
             raise BenchError(
                 f"{path} was measured on another machine ({data['machine']}, this is {machine}); give another file"
             )
-        suites = {
-            name: SuiteResult(**{**suite, "samples": [Sample(**sample) for sample in suite["samples"]]})
-            for name, suite in data["suites"].items()
-        }
+        suites = {name: _suite(suite) for name, suite in data["suites"].items()}
         kept = {key: data[key] for key in ("machine", "device", "systems", "skipped", "notes")}
         return cls(**kept, suites=suites)
+
+
+def _suite(data: dict[str, Any]) -> SuiteResult:
+    lists = {name: [Sample(**sample) for sample in data[name]] for name in ("samples", "roofs")}
+    return SuiteResult(**{**data, **lists})

@@ -198,6 +198,7 @@ class Session:
             about=_about(name, self.plan),
             disturbed=[f"{what}: {why}" for what, why in self.disturbed.items() if what.split()[0] in shown | {name}],
             versions={system: found for system, found in self.versions.items() if system in shown},
+            roofs=[sample for sample in self.samples if sample.suite == "roofs"],
         )
 
     def _notes(self) -> list[str]:

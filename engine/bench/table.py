@@ -30,7 +30,7 @@ def render(results: Results) -> str:
     for suite, title in TITLES.items():
         found = results.suites.get(suite)
         if found is not None:
-            tables = _mixed(found) if suite == "mixed" else _by_case(found, results)
+            tables = _mixed(found) if suite == "mixed" else _by_case(found)
             parts.append("\n".join([f"## {title}", "", _measured(found), "", *tables]))
     return "\n\n".join(parts) + "\n"
 
@@ -54,11 +54,11 @@ def _measured(suite: SuiteResult) -> str:
 
 
 # ------------------------------------------------------------------------------------------------- one row per case
-def _by_case(suite: SuiteResult, results: Results) -> list[str]:
+def _by_case(suite: SuiteResult) -> list[str]:
     """Ours, its share of the roof where there is one, then every peer and the ratio to it."""
     systems = [name for name in _unique(s.system for s in suite.samples) if name != "ours"]
     rate, roof, roof_name = _roof_of(suite.name)
-    roofs = of(results.samples("roofs"), roof, "ours", "bfloat16") if rate else []
+    roofs = of(suite.roofs, roof, "ours", "bfloat16")
     rows = []
     for precision in PRECISIONS:
         for case in _unique(s.case for s in suite.samples if s.precision == precision):

@@ -213,7 +213,8 @@ def test_decode_is_told_as_a_share_of_the_read_rate_of_its_round() -> None:
     roof = [Sample("roofs", "read", "ours", "bfloat16", 0, 40.0, "GB/s")]
     mine = [Sample("decode", "decode 64", "ours", "bfloat16", 0, 100.0, "tok/s", bytes_read=0.3e9)]
     results = Results("m", {})
-    results.put([SuiteResult("roofs", "now", "c", 5, roof), SuiteResult("decode", "now", "c", 5, mine)])
+    later = [Sample("roofs", "read", "ours", "bfloat16", 0, 10.0, "GB/s")]  # measured again, in another hour
+    results.put([SuiteResult("roofs", "later", "c", 5, later), SuiteResult("decode", "now", "c", 5, mine, roofs=roof)])
     text = render(results)
     assert "75 % [75 %, 75 %]" in text and "share of read rate" in text
     assert "Preliminary" not in text

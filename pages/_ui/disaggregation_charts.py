@@ -49,7 +49,7 @@ def lanes(bars: Sequence[Bar], order: Sequence[str], words: Mapping[str, str]) -
                 base=[bar.begin_ms for bar in mine],
                 orientation="h",
                 name=words[kind],
-                marker={**_FILL[kind], "line": {"width": 0.6, "color": "white"}},
+                marker={**_FILL[kind], "line": {"width": 0.6, "color": "rgba(255,255,255,0.45)"}},
                 customdata=[bar.text for bar in mine],
                 hovertemplate="%{customdata}<extra></extra>",
             )

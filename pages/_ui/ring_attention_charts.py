@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
+import streamlit as st
 
 from pages._ui import palette
 from pages._ui.charts import _layout as frame
@@ -71,8 +72,9 @@ def kept(
         name=words["measured"],
         marker={"color": palette.CONTINUOUS},
         text=[f"{value:.3g}" for value in megabytes],
-        textposition="outside",
-        cliponaxis=False,
+        textposition="inside",
+        insidetextanchor="middle",
+        textfont={"size": 16, "color": "black"},
         hovertemplate="%{x}: %{y:.4g} MB<extra></extra>",
     )
     figure.add_scatter(
@@ -98,16 +100,16 @@ def pairs(names: Sequence[str], shares: Sequence[Sequence[float]], words: Mappin
         z=[list(row) for row in shares],
         text=[[f"{value:.1f} %" if value else "–" for value in row] for row in shares],
         texttemplate="%{text}",
-        textfont={"size": 15},
-        colorscale=[[0, "rgba(0,114,178,0.04)"], [1, "rgba(0,114,178,0.62)"]],
+        textfont={"size": 15, "color": palette.ink(st.context.theme.type)},
+        colorscale=[[0, "rgba(0,114,178,0.04)"], [1, "rgba(0,114,178,0.5)"]],
         showscale=False,
         xgap=3,
         ygap=3,
         hovertemplate=words["y"] + " %{y}, " + words["x"] + " %{x}: %{z:.2f} %<extra></extra>",
     )
     frame(figure, height=150 + 58 * len(names), x=words["x"], y=words["y"])
-    figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(type="category")
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_xaxes(type="category", showgrid=False)
     return figure
 
 

@@ -15,7 +15,7 @@ from pages._ui import charts, compare, session
 from pages._ui import ring_attention_charts as figures
 from pages._ui.badges import note, provenance
 from pages._ui.i18n import language, t
-from pages._ui.units import byte_count, milliseconds, number, percent, seconds
+from pages._ui.units import byte_count, factor, milliseconds, percent, seconds
 
 _NS = "ring_attention"
 
@@ -143,7 +143,7 @@ def pairs(pair: Pair) -> None:
             last=percent(told.pairs[-1] / sum(told.pairs), lang),
         ),
         table=table,
-        provenance=lambda: provenance(pair.ring),
+        provenance=lambda: provenance(pair.ring, modelled=True),
     )
     note(t(f"{_NS}.pairs_note", busy=percent(pair.busy, lang)))
 
@@ -215,8 +215,8 @@ def comparison(pair: Pair) -> None:
             t(f"{_NS}.row_gain"),
             gain,
             _threads_ratio(pair),
-            t(f"{_NS}.times", n=number(gain, lang)),
-            t(f"{_NS}.times", n=number(_threads_ratio(pair), lang)),
+            factor(gain, lang),
+            factor(_threads_ratio(pair), lang),
             t(
                 f"{_NS}.formula_gain",
                 alone=seconds(pair.prompt_s(pair.alone), lang),

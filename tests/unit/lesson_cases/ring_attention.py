@@ -36,12 +36,21 @@ def parted() -> Runs:
     return runs
 
 
+def held_up() -> Runs:
+    """Something else took the machine while the last token was computed."""
+    runs = both()
+    runs["ring"].steps[-1].t_end_s += 1.0
+    runs["ring"].requests[0].completion_s += 1.0
+    return runs
+
+
 RUNS = {
     "two workers": both,
     "evenly": lambda: both(layout="zigzag"),
     "a slow link": lambda: both(send=0.99, layout="contiguous", workers=3),
     "more workers than cores": lambda: both(workers=4),
     "slow to decode": lambda: both(ring_ms=60.0),
+    "disturbed": held_up,
     "parted": parted,
 }
 

@@ -8,16 +8,10 @@ decodes only when its last byte is there. Follows DistServe (Zhong et al. 2024).
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
-
-import numpy as np
-import torch
 
 from engine.lab.records import Transfer
 from engine.lab.scenario import Limits, RequestSpec
@@ -25,6 +19,7 @@ from engine.model.load import LoadedModel
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.runtime.kernels_choice import make_executor
+from engine.runtime.link import Parcel, Receiver, Sender, transfer_of
 from engine.runtime.text import TextStream
 from engine.runtime.workers import STOP, WorkerModel
 from engine.scheduling.decision import Chunk
@@ -32,7 +27,6 @@ from engine.scheduling.handover import PrefillSide, arrive_computed
 from engine.scheduling.policies.chunked import Chunked
 from engine.scheduling.requests import Request
 
-PIECE_BYTES = 256 * 1024  # sent at once: small enough for the pace to be even
 IDLE_S = 0.003  # how long a worker without work sleeps before it looks again
 
 Asked = tuple[Request, RequestSpec]
@@ -58,20 +52,6 @@ class Ready:
     backend: str
 
 
-@dataclass(frozen=True)
-class _Parcel:
-    """A request whose prompt is computed, on its way. ``block_ids``: where its keys and values are, or were."""
-
-    request_id: str
-    first_token_id: int
-    ready_s: float
-    num_tokens: int
-    block_ids: tuple[int, ...]
-    t_begin_s: float = 0.0
-    t_end_s: float = 0.0
-    kv: Any = None  # [L, n * B, 2, Hk, D], once received
-
-
 def prefill_main(
     pipe: Connection,
     link: Connection,
@@ -89,7 +69,7 @@ def prefill_main(
     for request, spec in asked:
         request.max_tokens = 1
         engine.add(request, _stream(loaded, spec), loaded.eos_token_ids)
-    sender = _Sender(link, executor, engine, link_mb_per_s)
+    sender = Sender(link, executor, engine, link_mb_per_s)
     _begin(pipe, engine, executor)
     while _obey(pipe, engine.abort):
         for request_id in sender.taken():
@@ -104,7 +84,7 @@ def prefill_main(
                 continue
             output.finish_reason = None  # "length" of the one token it may have here: it goes on elsewhere
             blocks = tuple(request.block_ids)
-            sender.send(_Parcel(request.request_id, output.token_id, record.t_end_s, request.num_prompt_tokens, blocks))
+            sender.send(Parcel(request.request_id, output.token_id, record.t_end_s, request.num_prompt_tokens, blocks))
         pipe.send(record)
 
 
@@ -130,7 +110,7 @@ def decode_main(
         engine.abort(request_id)
 
     _begin(pipe, engine, executor)
-    receiver = _Receiver(link, engine, executor.cache.slots)
+    receiver = Receiver(link, engine, executor.cache.slots)
     while _obey(pipe, abort):
         received: list[Transfer] = []
         for parcel in receiver.arrived(IDLE_S if not engine.has_work else 0.0):
@@ -140,7 +120,7 @@ def decode_main(
             stream.push(parcel.first_token_id)
             arriving.hold(parcel)
             engine.add(request, stream, loaded.eos_token_ids)
-            received.append(_transfer(parcel))
+            received.append(transfer_of(parcel))
             if parcel.request_id in dropped:
                 abort(parcel.request_id)
         record = engine.step()
@@ -155,11 +135,11 @@ class ArrivingExecutor:
 
     def __init__(self, executor: TorchExecutor) -> None:
         self._executor = executor
-        self._held: dict[str, _Parcel] = {}
+        self._held: dict[str, Parcel] = {}
         self.backend = executor.backend
         self.forward, self.sample, self.work = executor.forward, executor.sample, executor.work
 
-    def hold(self, parcel: _Parcel) -> None:
+    def hold(self, parcel: Parcel) -> None:
         """Effect: its bytes are kept until its request has blocks."""
         self._held[parcel.request_id] = parcel
 
@@ -178,101 +158,6 @@ class ArrivingExecutor:
     def release(self, request_id: str) -> None:
         self.forget(request_id)
         self._executor.release(request_id)
-
-
-class _Sender:
-    """Sends parcels in order, beside the engine. The link is paced if it is to be slower than this machine."""
-
-    def __init__(self, link: Connection, executor: TorchExecutor, engine: Engine, mb_per_s: float | None) -> None:
-        self._link, self._cache, self._engine = link, executor.cache, engine
-        self._bytes_per_s = None if mb_per_s is None else mb_per_s * 1e6
-        self._todo: queue.SimpleQueue[_Parcel] = queue.SimpleQueue()
-        self._taken: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._main, name="sender", daemon=True).start()
-
-    def send(self, parcel: _Parcel) -> None:
-        """Returns at once. Effect: the blocks are read some time later; ``taken`` says when they have been."""
-        self._todo.put(parcel)
-
-    def taken(self) -> list[str]:
-        """Requests whose blocks have been sent since the last call."""
-        return _drain(self._taken)
-
-    def _main(self) -> None:
-        while True:
-            parcel = self._todo.get()
-            begin_s = self._engine.now_s()
-            try:
-                self._send(parcel, begin_s)
-            except OSError:
-                return  # the receiver is gone: the parent notices its end
-            self._taken.put(parcel.request_id)
-
-    def _send(self, parcel: _Parcel, begin_s: float) -> None:
-        kv = self._cache.export_blocks(parcel.block_ids).contiguous().view(torch.uint8).flatten().numpy()
-        begun = time.perf_counter()
-        self._link.send((parcel, begin_s, kv.nbytes))
-        for start in range(0, kv.nbytes, PIECE_BYTES):
-            piece = kv[start : start + PIECE_BYTES]
-            if self._bytes_per_s is not None:  # it is there when a wire of this rate would have brought it
-                due = begun + (start + piece.nbytes) / self._bytes_per_s
-                time.sleep(max(0.0, due - time.perf_counter()))
-            self._link.send_bytes(memoryview(piece))
-
-
-class _Receiver:
-    """Takes parcels off the link, beside the engine, and counts their bytes."""
-
-    def __init__(self, link: Connection, engine: Engine, slots: torch.Tensor) -> None:
-        self._link, self._engine = link, engine
-        self._shape = (slots.shape[0], -1, *slots.shape[2:])
-        self._dtype = slots.dtype
-        self._arrived: queue.SimpleQueue[_Parcel] = queue.SimpleQueue()
-        threading.Thread(target=self._main, name="receiver", daemon=True).start()
-
-    def arrived(self, timeout_s: float) -> list[_Parcel]:
-        """What has come in whole since the last call, waiting up to ``timeout_s`` for the first."""
-        found = []
-        if timeout_s:
-            try:
-                found.append(self._arrived.get(timeout=timeout_s))
-            except queue.Empty:
-                return []
-        return found + _drain(self._arrived)
-
-    def _main(self) -> None:
-        while True:
-            try:
-                parcel, begin_s, num_bytes = self._link.recv()
-                buffer = np.empty(num_bytes, dtype=np.uint8)
-                count = 0
-                while count < num_bytes:
-                    count += self._link.recv_bytes_into(buffer, count)
-            except (EOFError, OSError):
-                return
-            self._arrived.put(
-                _Parcel(
-                    **{name: getattr(parcel, name) for name in _CARRIED},
-                    t_begin_s=begin_s,
-                    t_end_s=self._engine.now_s(),
-                    kv=torch.from_numpy(buffer).view(self._dtype).view(self._shape),
-                )
-            )
-
-
-_CARRIED = ("request_id", "first_token_id", "ready_s", "num_tokens", "block_ids")
-
-
-def _transfer(parcel: _Parcel) -> Transfer:
-    return Transfer(
-        request_id=parcel.request_id,
-        num_tokens=parcel.num_tokens,
-        num_blocks=len(parcel.block_ids),
-        num_bytes=parcel.kv.nbytes,
-        ready_s=parcel.ready_s,
-        t_begin_s=parcel.t_begin_s,
-        t_end_s=parcel.t_end_s,
-    )
 
 
 def _engine(
@@ -307,10 +192,3 @@ def _obey(pipe: Connection, abort: Any) -> bool:
 
 def _stream(loaded: LoadedModel, spec: RequestSpec) -> TextStream:
     return TextStream(loaded.tokenizer, spec.stop)
-
-
-def _drain(source: queue.SimpleQueue[Any]) -> list[Any]:
-    found = []
-    while not source.empty():
-        found.append(source.get())
-    return found

@@ -27,7 +27,16 @@ from pages._ui.scheduling_ladder_charts import PHASES, REASONS
 from pages._ui.units import milliseconds, number, seconds
 
 _NS = "scheduling_ladder"
-CODE_HEIGHT = 720  # pixels; as tall as what stands beside it
+# Streamlit's colours for code are too faint to read on white; a tint behind the line is not. Five policies fit a phone.
+_STYLE = """<style>
+.st-key-sl_code_box .token { color: inherit !important; }
+.st-key-sl_code_box .inserted-sign { background: rgba(0, 114, 178, 0.16); }
+.st-key-sl_code_box .deleted-sign { background: rgba(213, 94, 0, 0.13); }
+@media (max-width: 640px) {
+  .st-key-sl_table :is(td, th) { padding: 0.25rem 0.2rem !important; }
+  .st-key-sl_table :is(td, th, p) { font-size: 0.8rem !important; }
+}
+</style>"""
 
 
 def name_of(policy: str) -> str:
@@ -58,6 +67,7 @@ def table(runs: Mapping[str, Run]) -> None:
             **{t(f"{_NS}.short_{policy}"): [_whole(say(rung)) for _, say in rows] for policy, rung in found.items()},
         }
     )
+    st.html(_STYLE)
     st.subheader(f"{t(f'{_NS}.table')} {badge('measured')}", anchor=False)
     with st.container(key="sl_table"):
         st.table(frame, hide_index=True, border="horizontal", alt=t(f"{_NS}.table_alt"))
@@ -92,27 +102,27 @@ def player(runs: Mapping[str, Run]) -> None:
 def rung(runs: Mapping[str, Run], policy: str) -> None:
     """The code of a policy, what differs from the rung below, and beside it what its Run's steps held."""
     below = PREVIOUS.get(policy)
-    left, right = st.columns(2)
+    left, right = st.columns([6, 5])
     with left:
         st.markdown(f"**{t(f'{_NS}.does_{policy}')}**")
         shown = _code_choice(policy, below)
         if shown == "source" or below is None:
             text, file = policy_source.source(policy), f"engine/scheduling/policies/{policy}.py"
             note(f"`{file}` · {t(f'{_NS}.code_lines', count=len(text.splitlines()))}")
-            _code(text)
+            _code(text, "python")
         else:
             key = "code_extends" if policy_source.extends(policy, below) else "code_differs"
             note(t(f"{_NS}.{key}", below=f"`{below}.py`"))
-            _code(policy_source.difference(policy, below))
+            _code(policy_source.difference(policy, below), "diff")
     with right:
         _composition(runs, policy)
         _against_below(runs, policy, below)
 
 
-def _code(text: str) -> None:
-    """Not coloured as a diff: its red and green are too faint on white; the signs at the line's beginning say it."""
-    with st.container(height=CODE_HEIGHT, key="sl_code_box"):
-        st.code(text, language="python", wrap_lines=True)
+def _code(text: str, language_name: str) -> None:
+    """At full length: a box that scrolls is closed to the keyboard."""
+    with st.container(key="sl_code_box"):
+        st.code(text, language=language_name, wrap_lines=True)
 
 
 def _code_choice(policy: str, below: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The command line: ``python -m engine serve | run | check | export | import | accuracy | roof | bench | models``.
+"""The command line: ``python -m engine serve | run | check | export | import | diff | accuracy | roof | bench | models``.
 
 Everything the pages do can be done here. Results go to stdout, progress and errors to stderr. A mistake of the user is
 one sentence and exit code 2 (a Run that fails its check: 1), Ctrl-C is quiet (130), and no file is left half-written.
@@ -44,6 +44,7 @@ cli = typer.Typer(
 class ExportFormat(StrEnum):
     chrome = "chrome"
     csv = "csv"
+    html = "html"
 
 
 class QuantizedName(StrEnum):
@@ -61,6 +62,11 @@ class KernelsName(StrEnum):
     torch = "torch"
     triton = "triton"
     cpp = "cpp"
+
+
+class Language(StrEnum):
+    en = "en"
+    zh = "zh"
 
 
 class CsvTable(StrEnum):
@@ -138,9 +144,10 @@ def check(run: Annotated[Path, typer.Argument(help="A Run file.")]) -> None:
 @cli.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A Run file.")],
-    format: Annotated[ExportFormat, typer.Option(help="chrome (opens in Perfetto) or csv.")],
+    format: Annotated[ExportFormat, typer.Option(help="chrome (opens in Perfetto), csv, or html (a report).")],
     out: Annotated[Path, typer.Option(help="Where the export is written.")],
     table: Annotated[CsvTable, typer.Option(help="For csv: a row per step or per request.")] = CsvTable.steps,
+    lang: Annotated[Language, typer.Option(help="For html: the language of the report.")] = Language.en,
 ) -> None:
     """Turn a Run into a file other programs read."""
     with sentences():
@@ -149,8 +156,15 @@ def export(
 
         _check_writable(out)
         loaded = Run.load(run)
-        is_trace = format is ExportFormat.chrome
-        _write(out, json.dumps(exports.to_chrome(loaded)) if is_trace else exports.to_csv(loaded, table.value))
+        if format is ExportFormat.html:
+            from engine.lab.report import run_report
+
+            text = run_report(loaded, lang.value)
+        elif format is ExportFormat.chrome:
+            text = json.dumps(exports.to_chrome(loaded))
+        else:
+            text = exports.to_csv(loaded, table.value)
+        _write(out, text)
         print(f"wrote {out}")
 
 
@@ -178,6 +192,20 @@ def import_file(
         run.save(out)
         lacks = run.header.observed.lacks if run.header.observed else []
         print(json.dumps({"run_id": run.run_id, "out": str(out), "requests": len(run.requests), "lacks": lacks}))
+
+
+@cli.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A Run file.")],
+    after: Annotated[Path, typer.Argument(help="A Run of the same workload, under another policy or other limits.")],
+    lang: Annotated[Language, typer.Option(help="The language of the sentences.")] = Language.en,
+) -> None:
+    """Say which requests got better or worse in the second Run, and why, from the recorded refusals."""
+    with sentences():
+        from engine.lab import counterfactual, diff_words
+        from engine.lab.records import Run
+
+        print(diff_words.told_text(counterfactual.diff(Run.load(before), Run.load(after)), lang.value))
 
 
 @cli.command()

@@ -22,6 +22,10 @@ SAME_S = 1e-6  # differences below this are rounding of the clock's numbers
 Part = WaitReason | Literal["computing"]
 
 
+class WorkloadError(ValueError):
+    """Two Runs that cannot be compared, because they did not serve the same requests. One sentence."""
+
+
 def vary(run: Run, policy: PolicyName | None = None, limits: Limits | Mapping[str, object] | None = None) -> Scenario:
     """The Run's scenario with another policy, other limits (all of them, or some by name), or both. Pure.
 
@@ -106,7 +110,7 @@ class RunDiff:
 
 
 def diff(before: Run, after: Run) -> RunDiff:
-    """Compare two Runs of one workload, request by request. Pure. Raises: ValueError if the workloads differ."""
+    """Compare two Runs of one workload, request by request. Pure. Raises: WorkloadError if the workloads differ."""
     first, second = ({r.request_id: r for r in run.requests} for run in (before, after))
     _require_same_workload(first, second)
     waits = all_waits(before), all_waits(after)
@@ -122,11 +126,11 @@ def diff(before: Run, after: Run) -> RunDiff:
 def _require_same_workload(first: Mapping[str, RequestRecord], second: Mapping[str, RequestRecord]) -> None:
     if first.keys() != second.keys():
         odd = sorted(first.keys() ^ second.keys())[0]
-        raise ValueError(f"request {odd} is in one Run only; compare two Runs of the same workload")
+        raise WorkloadError(f"request {odd} is in one Run only; compare two Runs of the same workload")
     for name, record in first.items():
         lengths = record.num_prompt_tokens, second[name].num_prompt_tokens
         if lengths[0] != lengths[1]:
-            raise ValueError(
+            raise WorkloadError(
                 f"the prompt of {name} has {lengths[0]} tokens in one Run and {lengths[1]} in the other; "
                 "compare two Runs of the same workload"
             )

@@ -1,4 +1,4 @@
-"""The command line: ``python -m engine serve | run | check | export | import | diff | accuracy | roof | bench | models``.
+"""The command line: ``python -m engine serve | run | check | export | import | diff | accuracy | roof | bench ...``.
 
 Everything the pages do can be done here. Results go to stdout, progress and errors to stderr. A mistake of the user is
 one sentence and exit code 2 (a Run that fails its check: 1), Ctrl-C is quiet (130), and no file is left half-written.

@@ -56,7 +56,7 @@ def reasons(found: RequestDiff, lang: str) -> str:
         if change.delta:
             values = {"before": units.number(change.before, lang), "after": units.number(change.after, lang)}
             parts.append(say(lang, f"diff.{name}", **values))
-    return say(lang, "player.comma").join(parts)
+    return say(lang, "report.list").join(parts)
 
 
 def _cause(part: str, delta_s: float, lang: str) -> str:

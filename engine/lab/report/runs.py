@@ -36,19 +36,27 @@ def run_report(run: Run, lang: str, pieces: Pieces | None = None) -> str:
 
 def run_sections(runs: Labelled, lang: str, pieces: Sequence[Pieces | None] | None = None) -> list[Section]:
     """The sections about one Run or two: timeline, figures, model, requests, scenario and device. Pure."""
+    figures = Section(say(lang, "report.figures"), [_figures(runs, lang), _provenance(runs, lang)])
+    requests = Section(say(lang, "report.requests"), [_requests(label, run, lang) for label, run in runs])
+    setting = Section(say(lang, "report.setting"), [b for label, run in runs for b in _setting(label, run, lang)])
+    if not all(run.steps for _, run in runs):  # a server watched from outside shows no steps
+        return [Section(say(lang, "report.timeline"), [Text(say(lang, "report.no_steps"))]), figures, requests, setting]
     payload = timeline_payload(runs, lang, texts=pieces, autoplay=False)
     steps = [_steps(label, run, lang) for label, run in runs]
+    phases = [_phases(label, run, lang) for label, run in runs]
     return [
         Section(say(lang, "report.timeline"), [Timeline(payload), *steps]),
-        Section(say(lang, "report.figures"), [_figures(runs, lang), _provenance(runs, lang)]),
-        Section(say(lang, "report.compare"), [*(_phases(label, run, lang) for label, run in runs), _formula(lang)]),
-        Section(say(lang, "report.requests"), [_requests(label, run, lang) for label, run in runs]),
-        Section(say(lang, "report.setting"), [b for label, run in runs for b in _setting(label, run, lang)]),
+        figures,
+        Section(say(lang, "report.compare"), [*phases, Text(Cell(say(lang, "report.formula"), "modelled"))]),
+        requests,
+        setting,
     ]
 
 
 def _policy(run: Run) -> str:
-    return str(run.header.scenario.get("policy", ""))
+    """The policy; of a Run watched from outside, where nobody can see one, the server."""
+    observed = run.header.observed
+    return observed.server if observed is not None else str(run.header.scenario.get("policy", ""))
 
 
 def _lead(run: Run, lang: str) -> str:
@@ -96,10 +104,6 @@ def _phases(label: str, run: Run, lang: str) -> Table:
     return Table(say(lang, "report.phases_caption", label=label), [say(lang, f"report.{n}") for n in names], rows)
 
 
-def _formula(lang: str) -> Text:
-    return Text(Cell(say(lang, "report.formula"), "modelled"))
-
-
 def _requests(label: str, run: Run, lang: str) -> Table:
     names = ("request", "arrival", "prompt_tokens", "output_tokens", "queue", "ttft", "tpot", "e2e", "preempted",
              "cached", "finish")  # fmt: skip
@@ -125,7 +129,11 @@ def _steps(label: str, run: Run, lang: str) -> Table:
     frame = timeline_table(run, lang)
     rows = [[str(value) for value in row] for row in frame.itertuples(index=False)]
     return Table(
-        say(lang, "player.table_caption", label=label), list(frame.columns), rows, folded=True, numeric_from=99
+        say(lang, "player.table_caption", label=label),
+        list(frame.columns),
+        rows,
+        folded=True,
+        numeric_from=len(frame.columns),
     )
 
 

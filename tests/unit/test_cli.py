@@ -19,7 +19,7 @@ from engine.server.client import EngineClient
 from engine.server.supervisor import child_environment
 from tests.fake_runtime import FakeModelError, FakeRuntime, Knobs
 from tests.live_server import eventually, scenario
-from tests.unit.lab_runs import chunked_scenario, make_run
+from tests.unit.lab_runs import chunked_scenario, make_run, static_scenario
 
 
 @pytest.fixture
@@ -169,7 +169,27 @@ def test_export(run_file, tmp_path):
     assert len(steps.read_text().splitlines()) == len(run.steps) + 1
     assert call("export", run_file, "--format", "csv", "--table", "requests", "--out", requests).exit_code == 0
     assert len(requests.read_text().splitlines()) == len(run.requests) + 1
-    assert call("export", run_file, "--format", "html", "--out", chrome).exit_code == 2
+    assert call("export", run_file, "--format", "pdf", "--out", chrome).exit_code == 2
+
+
+@pytest.mark.parametrize(("lang", "title"), [("en", "One run:"), ("zh", "一次运行：")])
+def test_export_of_a_report(run_file, tmp_path, lang, title):
+    out = tmp_path / "run.html"
+    assert call("export", run_file, "--format", "html", "--lang", lang, "--out", out).exit_code == 0
+    assert f"<h1>{title}" in out.read_text()
+
+
+def test_diff_says_who_won_and_why_and_refuses_another_workload(run_file, tmp_path):
+    scenario_data = static_scenario()
+    other, stranger = tmp_path / "static.jsonl", tmp_path / "stranger.jsonl"
+    make_run(scenario_data).save(other)
+    scenario_data["requests"] = scenario_data["requests"][:2]
+    make_run(scenario_data).save(stranger)
+    result = call("diff", other, run_file)
+    assert result.exit_code == 0 and result.stdout.startswith("Of 4 requests"), result.output
+    assert "the whole batch has to finish first" in result.stdout
+    assert call("diff", other, run_file, "--lang", "zh").stdout.startswith("4 个请求中")
+    assert "is in one Run only" in one_sentence(call("diff", other, stranger))
 
 
 def test_roof_and_models_print_json(knobs):

@@ -14,6 +14,8 @@ from pages._ui.i18n import LANGUAGES, TEXT_DIR, catalogue, match_locale, transla
 
 PAGES = TEXT_DIR.parents[1]
 SOURCES = [*sorted(PAGES.rglob("*.py")), PAGES.parent / "app.py"]
+LAB = PAGES.parent / "engine" / "lab"
+SHARED_SOURCES = [path for path in sorted(LAB.rglob("*.py")) if path.name != "words.py"]
 CJK = re.compile(r"[\u4e00-\u9fff]")
 # Words that stay as they are in Chinese: units, names, quantities of the course, badges of a format.
 KEPT = re.compile(
@@ -67,12 +69,12 @@ def test_browser_locale(locale: str | None, expected: str | None) -> None:
     assert match_locale(locale) == expected
 
 
-def _literal_keys() -> set[str]:
+def _literal_keys(sources: list[Path] = SOURCES) -> set[str]:
     """Every string in the page code that reads like a key, f-strings as patterns."""
-    namespaces = {path.stem for path in (TEXT_DIR / "en").glob("*.yaml")}
+    namespaces = {key.split(".")[0] for key in catalogue("en")}
     shape = re.compile(rf"({'|'.join(namespaces)})\.[a-z_0-9]+")
     found: set[str] = set()
-    for path in SOURCES:
+    for path in sources:
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         inside = {id(piece) for node in nodes if isinstance(node, ast.JoinedStr) for piece in node.values}
         for node in nodes:
@@ -83,9 +85,9 @@ def _literal_keys() -> set[str]:
     return found
 
 
-def _patterns() -> list[re.Pattern[str]]:
+def _patterns(sources: list[Path] = SOURCES) -> list[re.Pattern[str]]:
     patterns = []
-    for path in SOURCES:
+    for path in sources:
         source = path.read_text(encoding="utf-8")
         namespace = re.search(r'^_NS = "(\w+)"', source, re.MULTILINE)
         for node in ast.walk(ast.parse(source)):
@@ -114,7 +116,17 @@ def test_every_string_is_used_by_a_page() -> None:
     assert idle == []
 
 
-def test_text_files_come_in_pairs() -> None:
-    names = {lang: {path.name for path in (TEXT_DIR / lang).glob("*.yaml")} for lang in LANGUAGES}
+def test_every_shared_string_is_used_by_a_report_or_a_page() -> None:
+    both = [*SOURCES, *SHARED_SOURCES]
+    template = (LAB / "report" / "page.html").read_text(encoding="utf-8")
+    literal = _literal_keys(both) | {f"report.{name}" for name in re.findall(r"words\.(\w+)", template)}
+    patterns = [*_patterns(both), re.compile(r"report\.(badge|about)_\w+")]
+    own = [key for key in shared_texts("en") if not key.startswith("player.")]
+    assert [key for key in own if key not in literal and not any(p.fullmatch(key) for p in patterns)] == []
+
+
+@pytest.mark.parametrize("folder", [TEXT_DIR, LAB / "text"], ids=["pages", "shared"])
+def test_text_files_come_in_pairs(folder: Path) -> None:
+    names = {lang: {path.name for path in (folder / lang).glob("*.yaml")} for lang in LANGUAGES}
     assert names["en"] == names["zh"]
     assert Path(TEXT_DIR / "en" / "common.yaml").exists()

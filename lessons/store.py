@@ -21,9 +21,11 @@ from lessons.stored import (
     RunTexts,
     StoredAnswer,
     StoredPrediction,
+    StoredRun,
     pack_run,
     pack_texts,
     run_role,
+    unpack_head,
     unpack_run,
     unpack_texts,
     workload_of,
@@ -230,14 +232,16 @@ class Store:
         pieces: dict[str, list[str]] | None = None,
         role: str | None = None,
         experiment: str | None = None,
+        key: str | None = None,
     ) -> None:
         """Keep a run, and drop the learner's oldest beyond KEEP_RUNS. A run that is already stored stays as it is.
 
         ``role`` is the key under which the lesson expects it, ``experiment`` what its partners share
         (``experiment_of``); without them it is the only run of its lesson, or one of two policies on one workload.
+        ``key`` is what it is found by later, its run id if it is left out (an imported one has ``import_key``).
         """
         row = {
-            "run_id": run.run_id,
+            "run_id": key or run.run_id,
             "learner": learner,
             "lesson_id": lesson_id,
             "role": role or run_role(run, lesson_id),
@@ -258,6 +262,27 @@ class Store:
         """None when the run is unknown, was dropped, or can no longer be read."""
         packed = self._db.read(lambda c: c.scalar(select(run_table.c.jsonl).where(run_table.c.run_id == run_id)))
         return unpack_run(packed)
+
+    def runs_of(self, learner: str) -> list[StoredRun]:
+        """All runs of a learner, newest first; one whose header can no longer be read is left out."""
+        t = run_table.c
+        query = select(t.run_id, t.lesson_id, t.role, t.created_utc, t.jsonl).where(t.learner == learner)
+        rows = self._db.read(lambda c: c.execute(query.order_by(t.id.desc())).all())
+        return [
+            StoredRun(
+                key=row.run_id,
+                run_id=str(head.get("run_id", "")),
+                lesson_id=row.lesson_id,
+                role=row.role,
+                created_utc=row.created_utc,
+                policy=str(head.get("scenario", {}).get("policy", "")),
+                model=str(head.get("model", {}).get("name", "")),
+                device=str(head.get("device", {}).get("name", "")),
+                num_requests=len(head.get("scenario", {}).get("requests") or ()),
+            )
+            for row in rows
+            if (head := unpack_head(row.jsonl)) is not None
+        ]
 
     def texts(self, run_id: str) -> RunTexts:
         """Empty when the run is unknown."""

@@ -74,6 +74,39 @@ def workload_of(run: Run) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
+@dataclass(frozen=True)
+class StoredRun:
+    """A stored Run as a list shows it: enough to choose it by, without reading its steps."""
+
+    key: str
+    run_id: str
+    lesson_id: str
+    role: str
+    created_utc: str
+    policy: str
+    model: str
+    device: str
+    num_requests: int
+
+
+def import_key(run: Run, learner: str) -> str:
+    """The key of an imported Run: a file may be imported by many learners, and changed under its old run id. Pure."""
+    content = hashlib.sha256(f"{learner}\n{run.to_jsonl()}".encode()).hexdigest()[:16]
+    return f"{run.run_id}:{content}"
+
+
+def unpack_head(packed: bytes) -> dict[str, Any] | None:
+    """The header record of a packed Run, without the rest; None when it can no longer be read. Pure."""
+    unpacking, text = zlib.decompressobj(), b""
+    try:
+        while b"\n" not in text and not unpacking.eof:
+            text += unpacking.decompress(unpacking.unconsumed_tail or (packed if not text else b""), 65_536)
+        head = json.loads(text.split(b"\n")[0])
+    except (zlib.error, ValueError):
+        return None
+    return head if isinstance(head, dict) else None
+
+
 def pack_run(run: Run) -> bytes:
     """The Run file, compressed. Pure."""
     return zlib.compress(run.to_jsonl().encode("utf-8"))

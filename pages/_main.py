@@ -32,16 +32,26 @@ lesson_pages = {
     )
     for index, lesson in enumerate(lessons, start=1)
 }
-page = st.navigation([home, *lesson_pages.values()], position="hidden")
+playground = st.Page(
+    "p_playground.py",
+    title=t("playground.title"),
+    url_path="playground",
+    icon=":material/science:",
+    help=t("playground.goal"),
+)
+page = st.navigation([home, *lesson_pages.values(), playground], position="hidden")
 shown = next((lesson_id for lesson_id, p in lesson_pages.items() if p.url_path == page.url_path), None)
+experiments = {lesson.id: lesson.title[lang] for lesson in lessons}  # what may be running, by id
+if page.url_path != playground.url_path:
+    experiments |= {name: t("playground.title") for name in ("playground", "what_if")}
 
 asked = present.mode() if shown is not None else ""
 if not asked:
     layout.logo()
     with st.sidebar:
-        layout.navigation(home, lessons, lesson_pages)
+        layout.navigation(home, lessons, lesson_pages, playground)
         layout.engine_card()
-        run_panel.background(shown, {lesson.id: lesson.title[lang] for lesson in lessons})
+        run_panel.background(shown, experiments)
 
 with st.container(horizontal=True, horizontal_alignment="right", key="top_bar"):
     if shown is not None:

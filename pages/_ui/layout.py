@@ -81,7 +81,7 @@ def logo() -> None:
     st.logo(_LOGO.format(width=width, name=name, blue=palette.PREFILL, orange=palette.DECODE, ink=ink), size="large")
 
 
-def navigation(home: st.Page, lessons: Sequence[Lesson], pages: Mapping[str, st.Page]) -> None:
+def navigation(home: st.Page, lessons: Sequence[Lesson], pages: Mapping[str, st.Page], *others: st.Page) -> None:
     """The pages as links, chapter by chapter, that carry the language: one opened in a new tab speaks it too.
 
     Drawn here and not by ``st.navigation``: its list has elements between ``ul`` and ``li`` that break a screen reader.
@@ -92,6 +92,9 @@ def navigation(home: st.Page, lessons: Sequence[Lesson], pages: Mapping[str, st.
         note(f"**{t(f'common.nav_{chapter}')}**")
         for lesson in together:
             st.page_link(pages[lesson.id], query_params=carried, help=None)
+    note(f"**{t('common.nav_others')}**")
+    for page in others:
+        st.page_link(page, query_params=carried, help=None)
     st.divider()
 
 

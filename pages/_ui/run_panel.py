@@ -7,13 +7,13 @@ so that a rerun, a page switch or a reload loses nothing. Model output is shown 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import streamlit as st
 
 from engine.lab.device import OTHERS_LIMIT, STEAL_LIMIT
 from engine.lab.scenario import Scenario
 from lessons import recorded
-from lessons.catalog import Lesson
 from pages._ui import jobs, recorded_run, session
 from pages._ui.badges import escape, note
 from pages._ui.i18n import catalogue, language, t
@@ -25,8 +25,15 @@ BACKGROUND_FOLLOW_S = 2.0
 _TAIL = 70  # characters of each text while several requests run
 
 
+class Owner(Protocol):
+    """Whose experiment it is: a lesson, or another page that runs something. One experiment at a time for an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
 def panel(
-    lesson: Lesson,
+    lesson: Owner,
     make_parts: Callable[[], Sequence[jobs.Part]],
     mark: str,
     blocked: str | None,
@@ -138,7 +145,7 @@ def _timeline(view: jobs.View) -> None:
     timeline_player([(label, grown)], lang=language(), key=f"live_{status.run_id}", live=True)
 
 
-def _ended(lesson: Lesson, job: jobs.Job, make_parts: Callable, mark: str, blocked: str | None) -> None:
+def _ended(lesson: Owner, job: jobs.Job, make_parts: Callable, mark: str, blocked: str | None) -> None:
     if job.state == "done":
         st.success(t("run.done"), icon=":material/check_circle:")
         _tell_disturbance(job)

@@ -19,6 +19,7 @@ SHARED_SOURCES = [path for path in sorted(LAB.rglob("*.py")) if path.name != "wo
 CJK = re.compile(r"[\u4e00-\u9fff]")
 # Words that stay as they are in Chinese: units, names, quantities of the course, badges of a format.
 KEPT = re.compile(
+    r"JavaScript|JSONL|HTML|CSV|GGUF|Perfetto|"
     r"MHA|GQA|MQA|token|token/s|TTFT|TPOT|KV|FLOP|TFLOP|TFLOP/s|GFLOP|GFLOP/s|FLOP/byte|FP|BF|UTC|kB|MB/s|MB|API|OpenAI|JSON|Chrome|E|n|logit|bfloat|int|GB|GB/s|ms|Markdown|Wi-Fi|GPU|CPU|GIFT|Moodle|XML|SLO|Orca|vLLM|SGLang|Sarathi|Home|End|M|K|V|A|B|C|D|s",
 )
 

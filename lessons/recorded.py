@@ -17,7 +17,7 @@ from pathlib import Path
 from engine.lab.records import Header, Run, RunFileError
 from lessons.catalog import LESSONS_DIR
 from lessons.parts import default_parts, fingerprint
-from lessons.stored import RunTexts
+from lessons.stored import RunTexts, StoredRun, listed_run
 from lessons.text import LANGS
 
 FOLDER = "recorded"
@@ -104,13 +104,27 @@ def experiments(lesson_id: str) -> frozenset[str]:
 
 
 @functools.cache
+def listed() -> tuple[StoredRun, ...]:
+    """Every recorded Run as a list shows it; its key is its run id. Reads the first line of each file only."""
+    found = []
+    for run_id, path in _paths().items():
+        head = json.loads(_first_line(path))
+        found.append(listed_run(head, run_id, path.parent.parent.name, role(path), str(head.get("created_utc", ""))))
+    return tuple(found)
+
+
+def _first_line(path: Path) -> str:
+    with (gzip.open if path.suffix == ".gz" else Path.open)(path, "rt", encoding="utf-8") as lines:
+        return lines.readline()
+
+
+@functools.cache
 def _paths() -> Mapping[str, Path]:
     """Run id -> file, from the first line of each file."""
     found: dict[str, Path] = {}
     for path in sorted(LESSONS_DIR.glob(f"*/{FOLDER}/*.jsonl*")):
         try:
-            with (gzip.open if path.suffix == ".gz" else Path.open)(path, "rt", encoding="utf-8") as lines:
-                found[Header.model_validate_json(lines.readline()).run_id] = path
+            found[Header.model_validate_json(_first_line(path)).run_id] = path
         except (OSError, ValueError):
             continue
     return found

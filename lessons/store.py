@@ -22,6 +22,7 @@ from lessons.stored import (
     StoredAnswer,
     StoredPrediction,
     StoredRun,
+    listed_run,
     pack_run,
     pack_texts,
     run_role,
@@ -269,17 +270,7 @@ class Store:
         query = select(t.run_id, t.lesson_id, t.role, t.created_utc, t.jsonl).where(t.learner == learner)
         rows = self._db.read(lambda c: c.execute(query.order_by(t.id.desc())).all())
         return [
-            StoredRun(
-                key=row.run_id,
-                run_id=str(head.get("run_id", "")),
-                lesson_id=row.lesson_id,
-                role=row.role,
-                created_utc=row.created_utc,
-                policy=str(head.get("scenario", {}).get("policy", "")),
-                model=str(head.get("model", {}).get("name", "")),
-                device=str(head.get("device", {}).get("name", "")),
-                num_requests=len(head.get("scenario", {}).get("requests") or ()),
-            )
+            listed_run(head, row.run_id, row.lesson_id, row.role, row.created_utc)
             for row in rows
             if (head := unpack_head(row.jsonl)) is not None
         ]

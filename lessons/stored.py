@@ -89,6 +89,22 @@ class StoredRun:
     num_requests: int
 
 
+def listed_run(head: Mapping[str, Any], key: str, lesson_id: str, role: str, created_utc: str) -> StoredRun:
+    """The line of a Run in a list, from its header record. Pure."""
+    scenario = head.get("scenario") or {}
+    return StoredRun(
+        key=key,
+        run_id=str(head.get("run_id", "")),
+        lesson_id=lesson_id,
+        role=role,
+        created_utc=created_utc,
+        policy=str(scenario.get("policy", "")),
+        model=str((head.get("model") or {}).get("name", "")),
+        device=str((head.get("device") or {}).get("name", "")),
+        num_requests=len(scenario.get("requests") or ()),
+    )
+
+
 def import_key(run: Run, learner: str) -> str:
     """The key of an imported Run: a file may be imported by many learners, and changed under its old run id. Pure."""
     content = hashlib.sha256(f"{learner}\n{run.to_jsonl()}".encode()).hexdigest()[:16]

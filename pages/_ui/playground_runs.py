@@ -20,6 +20,7 @@ from engine.lab.imports import ImportFileError, import_run
 from engine.lab.records import Run, RunFileError
 from engine.lab.report import run_report
 from engine.lab.scenario import Limits, Scenario, ScenarioError
+from lessons import recorded
 from lessons.catalog import load_lessons
 from lessons.stored import StoredRun, import_key
 from pages._ui import jobs, run_panel, session
@@ -51,24 +52,26 @@ def show_next(first: str, second: str = NOTHING) -> None:
 
 
 def choose() -> tuple[StoredRun | None, StoredRun | None]:
-    """Which stored Run is looked at, and which beside it. Effect: two fields."""
-    stored = {one.key: one for one in session.store().runs_of(session.learner())}
-    if not stored:
-        st.info(t(f"{_NS}.no_run"), icon=":material/insights:")
-        return None, None
+    """Which Run is looked at, and which beside it: own ones, and those that ship with lessons. Effect: two fields."""
+    own = session.store().runs_of(session.learner())
+    stored = {one.key: one for one in (*own, *recorded.listed())}
     state = st.session_state
     if _NEXT in state:
         state[FIRST], state[SECOND] = state.pop(_NEXT)
-    if state.get(FIRST) not in stored:
-        state[FIRST] = next((key for key, one in stored.items() if one.lesson_id == PLAYGROUND.id), next(iter(stored)))
+    options = [*stored] if own else [NOTHING, *stored]  # a recorded Run is shown only when it is asked for
+    if state.get(FIRST) not in options:
+        mine = (one.key for one in own if one.lesson_id == PLAYGROUND.id)
+        state[FIRST] = next(mine, options[0])
     others = [NOTHING, *(key for key in stored if key != state[FIRST])]
     if state.get(SECOND) not in others:
         state[SECOND] = NOTHING
     words = {NOTHING: t(f"{_NS}.nothing"), **{key: _describe(one) for key, one in stored.items()}}
     left, right = st.columns(2)
-    left.selectbox(t(f"{_NS}.first"), list(stored), key=FIRST, format_func=words.__getitem__)
+    left.selectbox(t(f"{_NS}.first"), options, key=FIRST, format_func=words.__getitem__)
     right.selectbox(t(f"{_NS}.second"), others, key=SECOND, format_func=words.__getitem__)
-    return stored[state[FIRST]], stored.get(state[SECOND])
+    if state[FIRST] == NOTHING:
+        st.info(t(f"{_NS}.no_run"), icon=":material/insights:")
+    return stored.get(state[FIRST]), stored.get(state[SECOND])
 
 
 def _describe(one: StoredRun) -> str:
@@ -79,6 +82,8 @@ def _describe(one: StoredRun) -> str:
     except ValueError:
         when = one.created_utc[:16]
     place = own.get(one.lesson_id) or titles.get(one.lesson_id, one.lesson_id)
+    if recorded.is_recorded(one.key):
+        place = f"{place} ({t(f'{_NS}.recorded')})"
     what = t(f"{_NS}.run_line", policy=one.policy or "–", n=one.num_requests, model=one.model or "–")
     return f"{when} · {place} · {what} · {one.run_id[-6:]}"
 

@@ -19,7 +19,7 @@ from lessons.catalog import Lesson
 from lessons.generated import items_from_runs
 from lessons.quiz import Grade, Item, QuizError, grade, public_view
 from lessons.store import StoredAnswer
-from pages._ui import present, session
+from pages._ui import lesson_report, present, session
 from pages._ui.badges import provenance
 from pages._ui.i18n import language, t
 from pages._ui.present import hands
@@ -35,7 +35,9 @@ def quiz(lesson: Lesson, runs: Mapping[str, Run]) -> None:
     if present.on_stage():
         hands.quiz(lesson, [*lesson.quiz, *generated], list(runs.values()))
         return
-    st.fragment(_quiz)(lesson, [*lesson.quiz, *generated], list(runs.values()))
+    items = [*lesson.quiz, *generated]
+    st.fragment(_quiz)(lesson, items, list(runs.values()))
+    lesson_report.button(lesson, runs, items)
 
 
 def _quiz(lesson: Lesson, items: list[Item], runs: list[Run]) -> None:

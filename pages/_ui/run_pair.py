@@ -53,13 +53,13 @@ def _same_requests(first: Run, second: Run) -> bool:
 
 
 def _figures(runs: Labelled, key: str) -> None:
-    lang, mark = language(), badge("measured")
+    lang = language()
     columns: dict[str, list[str]] = {t("compare.quantity"): []}
     all_figures = [key_figures(run) for _, run in runs]
     for values in zip(*all_figures, strict=True):
         columns[t("compare.quantity")].append(t(f"report.fig_{values[0].name}"))
-        for (label, _), value in zip(runs, values, strict=True):
-            columns.setdefault(label, []).append(f"{value.text(lang)} {mark}")
+        for (label, run), value in zip(runs, values, strict=True):
+            columns.setdefault(label, []).append(f"{value.text(lang)} {badge('measured', run)}")
         if len(values) == 2:
             columns.setdefault(t(f"{_NS}.ratio"), []).append(factor(ratio(*values), lang))
     st.subheader(t("report.figures"), anchor=False)
@@ -94,7 +94,7 @@ def _per_request(name: str, runs: Labelled, key: str) -> None:
 def _requests(runs: Labelled, key: str) -> None:
     with st.expander(t(f"{_NS}.requests"), icon=":material/table_rows:"):
         for index, (label, run) in enumerate(runs):
-            note(f"**{label}** {badge('measured')}")
+            note(f"**{label}** {badge('measured', run)}")
             frame = request_table(run).round(2)
             st.dataframe(frame, hide_index=True, key=f"{key}_requests_{index}", alt=t(f"{_NS}.requests"))
 
@@ -136,7 +136,7 @@ def _blocks(label: str, run: Run, key: str) -> None:
             return
         used = len(block_map.in_use(found))
         alt = t(f"{_NS}.blocks_alt", used=used, total=len(found), step=step)
-        st.markdown(f"{alt} {badge('measured')}")
+        st.markdown(f"{alt} {badge('measured', run)}")
         top = max((cell.block_id for cell in found if cell.state != "free"), default=0)
         shown = found[: max(top + 1, 16)]
         block_map.draw(shown, run.header.block_size, alt=alt, key=f"{key}_map")

@@ -119,10 +119,11 @@ def _part_name(job: jobs.Job) -> str:
     return t("run.part", index=job.index + 1, count=len(job.parts), name=name)
 
 
-def part_name(lesson_id: str, label: str) -> str:
+def part_name(lesson_id: str, label: str, lang: str | None = None) -> str:
     """What a part of an experiment is called: the lesson's own name for it, else that of the policy."""
+    words = catalogue(lang or language())
     own = f"{lesson_id}.part_{label}"
-    return t(own) if own in catalogue(language()) else t(f"common.policy_{label}")
+    return words[own] if own in words else words[f"common.policy_{label}"]
 
 
 def _texts(texts: dict[str, str]) -> None:

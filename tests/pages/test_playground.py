@@ -270,3 +270,13 @@ def test_a_link_cannot_unfold_without_bound() -> None:
     bomb = base64.urlsafe_b64encode(zlib.compress(b"[" * 50_000_000, 9)).decode().rstrip("=")
     with pytest.raises(ValueError, match="longer than"):
         scenario_link.decode(bomb)
+
+
+def test_runs_that_come_with_lessons_can_be_chosen_before_any_own(lab, client: FakeClient) -> None:
+    client.down = True
+    at = lab(PAGE, lang="en")
+    choice = at.selectbox(key="pg_first")
+    assert choice.value == "" and translate("en", "playground.no_run") in [i.value for i in at.info]
+    name = next(option for option in choice.options if "Static and continuous batching (recorded)" in option)
+    choice.select(name).run()
+    assert not at.exception and len(at.get("bidi_component")) == 1

@@ -104,7 +104,7 @@ def _predictions(lesson: Lesson, store: Store, learner: str, lang: str) -> Secti
     title = translate(lang, f"{_NS}.predictions")
     if not rows:
         return Section(title, [Text(translate(lang, f"{_NS}.no_prediction"))])
-    columns = [translate(lang, f"{_NS}.{name}") for name in ("question", "said", "gave", "off")]
+    columns = [translate(lang, f"{_NS}.{name}") for name in ("question", "said", "gave", "how_far")]
     return Section(title, [Table(title, columns, rows, numeric_from=len(columns))])
 
 

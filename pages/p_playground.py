@@ -40,14 +40,15 @@ if first is not None:
     if run is None or (second is not None and other is None):
         st.warning(t("playground.unreadable"), icon=":material/error:")
     if run is not None:
+        with st.container(border=True, key="what_if"):
+            st.subheader(t("playground.what_if"), anchor="what-if")
+            playground_runs.what_if(first.key, run)
         one, two = playground_runs.labels(first, second)
         pair = [(one, run)] if other is None else [(one, run), (two, other)]
         run_pair.draw(pair, key="pg")
         if other is not None:
             run_diff.draw(run, other, key="pg_diff")
         playground_runs.exports(run, session.store().texts(run.run_id).pieces or None)
-        st.header(t("playground.what_if"), anchor="what-if", divider="gray")
-        playground_runs.what_if(first.key, run)
     note(t("playground.command"))
     st.code(
         "python -m engine run SCENARIO.json --out RUN.jsonl\npython -m engine diff A.jsonl B.jsonl", language="bash"

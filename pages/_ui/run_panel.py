@@ -1,7 +1,8 @@
 """The run step of a lesson: the button and why it is not yet to be pressed, live progress, stop, and how it ended.
 
-Progress is a fragment that looks twice a second, and only while something runs; it draws snapshots of the engine's job,
-so that a rerun, a page switch or a reload loses nothing. Model output is shown as plain text only, never as Markdown.
+Progress is a fragment that looks twice a second while something runs, and more seldom while many wait before it; it
+draws snapshots of the engine's job, so that a rerun, a page switch or a reload loses nothing. Model output is shown as
+plain text only, never as Markdown.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import streamlit as st
 
 from engine.lab.device import OTHERS_LIMIT, STEAL_LIMIT
 from engine.lab.scenario import Scenario
+from engine.server.client import RunStatus
 from lessons import recorded
 from pages._ui import jobs, recorded_run, session
 from pages._ui.badges import escape, note
@@ -21,6 +23,8 @@ from pages._ui.player import partial_run, timeline_player
 from pages._ui.units import percent
 
 FOLLOW_S = 0.5
+FOLLOW_FAR_S = 3.0  # for those who wait far back: a class that looked twice a second would take the engine's cores
+FAR = 3  # places in the line from which on one is far back
 BACKGROUND_FOLLOW_S = 2.0
 _TAIL = 70  # characters of each text while several requests run
 
@@ -69,7 +73,8 @@ def panel(
     if not active and recorded_run.banner(lesson, make_parts):
         return
     if job is not None and job.active:
-        st.fragment(_live, run_every=FOLLOW_S)(lesson.id, live, body)
+        pace_s = st.session_state.setdefault(_pace_key(lesson.id), FOLLOW_S)
+        st.fragment(_live, run_every=pace_s)(lesson.id, live, body)
     elif job is not None:
         if job.state == "done" and not st.session_state.get(f"_settled:{job.run_ids[-1]}"):
             st.session_state[f"_settled:{job.run_ids[-1]}"] = True
@@ -87,6 +92,7 @@ def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None, body: Callab
     if view is None or not view.job.active:
         st.rerun()  # the whole page has something new to show
     job, status = view.job, view.status
+    _keep_pace(lesson_id, status)
     with st.container(border=True, key=f"live_{lesson_id}"):
         if view.waiting_for_engine or status is None:
             st.markdown(f":material/sync_problem: {t('run.no_answer')}")
@@ -110,6 +116,19 @@ def _live(lesson_id: str, draw: Callable[[jobs.View], None] | None, body: Callab
             _texts(status.texts)
             if draw is not None:
                 draw(view)
+
+
+def _keep_pace(lesson_id: str, status: RunStatus | None) -> None:
+    """Look often while it runs or soon will, seldom while many are before it. Effect: a change reruns the page."""
+    is_far = status is not None and status.state == "queued" and status.position >= FAR
+    pace_s, key = FOLLOW_FAR_S if is_far else FOLLOW_S, _pace_key(lesson_id)
+    if st.session_state.get(key, FOLLOW_S) != pace_s:
+        st.session_state[key] = pace_s
+        st.rerun()
+
+
+def _pace_key(lesson_id: str) -> str:
+    return f"_pace:{lesson_id}"
 
 
 def _part_name(job: jobs.Job) -> str:

@@ -67,12 +67,13 @@ class Follower:
         try:
             due_s: dict[str, float] = {}
             while time.monotonic() < until_s and min(self.learner.fragments.values(), default=CARD_S) < CARD_S:
+                now_s = time.monotonic()
                 for fragment_id, every_s in list(self.learner.fragments.items()):
-                    now_s = time.monotonic()
                     if now_s >= due_s.setdefault(fragment_id, now_s + every_s * random.random()):
                         due_s[fragment_id] = now_s + every_s
                         await self.refresh(fragment_id, every_s)
-                await asyncio.sleep(0.02)
+                next_s = min(due_s.get(fragment_id, now_s) for fragment_id in self.learner.fragments)
+                await asyncio.sleep(max(0.01, next_s - time.monotonic()))
             await self.learner.close()
         except Exception as error:
             self.why_dropped = f"{type(error).__name__}: {error}"
@@ -124,7 +125,7 @@ def cancel_all(lab: Lab, sids: list[str]) -> None:
 
 def main(num_sessions: int = NUM_SESSIONS, seconds: float = SECONDS) -> int:
     with running_lab() as lab:
-        alone = [f"one-learner-alone-{i:04d}" for i in range(3)]
+        alone = [f"one-learner-alone-{i:04d}" for i in range(2)]
         for sid in alone:
             one_round(lab, [sid], ALONE_SECONDS)
         sids = [f"a-learner-among-many-{i:04d}" for i in range(num_sessions)]

@@ -7,8 +7,10 @@ from streamlit.testing.v1 import AppTest
 
 from engine.lab.records import Disturbance
 from engine.server.client import EngineRefused
+from engine.server.jobs import LEASE_S
 from lessons.catalog import lesson
 from lessons.quiz import correct_answer, public_id
+from pages._ui import run_panel
 from pages._ui.i18n import translate
 from pages._ui.units import percent
 from tests.pages.fake_client import FakeClient
@@ -140,6 +142,18 @@ def test_the_place_in_the_queue_is_shown(lab, client: FakeClient) -> None:
     client.num_queued = 5
     at = start(predict(lab("p_batching.py", lang="en")), "batching")
     assert translate("en", "run.queued", position=2) in all_text(at)
+
+
+def test_who_waits_far_back_is_asked_for_less_often_until_it_is_near(lab, client: FakeClient, monkeypatch) -> None:
+    monkeypatch.setattr(run_panel, "FAR", 2)  # the fake line is two long
+    client.num_queued, client.num_running = 3, 2
+    at = start(predict(lab("p_batching.py", lang="en")), "batching")
+    paces = [at.session_state["_pace:batching"]]
+    for _ in range(4):
+        at.run()
+        paces.append(at.session_state["_pace:batching"])
+    assert paces[0] == run_panel.FOLLOW_FAR_S and run_panel.FOLLOW_S in paces
+    assert 3 * run_panel.FOLLOW_FAR_S < LEASE_S, "a run that nobody follows for so long is cancelled"
 
 
 def test_stop_cancels_the_run_and_keeps_the_lesson(lab, client: FakeClient, store) -> None:

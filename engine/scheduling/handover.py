@@ -27,6 +27,10 @@ class PrefillSide(Chunked):
         self.leaving: dict[str, Request] = {}
         self.complete: frozenset[str] = frozenset()
 
+    @property
+    def expects_blocks(self) -> bool:
+        return bool(self.leaving)
+
     def end(self, request: Request) -> None:
         """It has its first token. Effect: it leaves; its blocks stay until ``sent``, unless the answer is over."""
         if request.finish_reason == "stop" or request.request_id in self.complete:

@@ -116,7 +116,8 @@ class Scheduler:
         self.policy.schedule(plan)
         if self.lookup is not None:
             self._draft(plan, self.lookup)
-        assert plan.scheduled or not (self.policy.waiting or self.policy.running), "work waits and nothing can run"
+        has_work = bool(self.policy.waiting or self.policy.running)
+        assert plan.scheduled or not has_work or self.policy.expects_blocks, "work waits and nothing can run"
         for request_id in plan.scheduled:
             request = self.requests[request_id]
             if request.first_scheduled_s is None:

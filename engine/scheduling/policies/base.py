@@ -40,6 +40,11 @@ class Policy(ABC):
     def schedule(self, plan: Plan) -> None:
         """Fill the plan of one step. Effect: admits, preempts, allocates. Names a reason for all who still wait."""
 
+    @property
+    def expects_blocks(self) -> bool:
+        """Whether blocks will come back though nothing runs, so that work may wait for them. Pure."""
+        return False
+
     # ---- verbs -------------------------------------------------------------------------------------------------
 
     def candidates(self) -> Sequence[Request]:

@@ -18,7 +18,7 @@ from engine.lab.records import RequestRecord, Run, StepRecord
 from engine.lab.steps import duration_s, num_rows, step_kind
 from engine.lab.tables import request_rows, step_rows
 
-ENGINE, REQUESTS = 1, 2  # the two processes of the trace
+ENGINE, REQUESTS, BETWEEN = 1, 2, 3  # the processes of the trace; the last where workers send to each other
 Event = dict[str, Any]
 
 
@@ -33,6 +33,7 @@ def to_chrome(run: Run) -> dict[str, Any]:
         events += _request_bars(step, tracks)
     for record in run.requests:
         events += _lifeline(run, record, tracks[record.request_id])
+    events += _between(run)
     header = run.header
     return {
         "traceEvents": events,
@@ -155,6 +156,26 @@ def _request_bars(step: StepRecord, tracks: dict[str, int]) -> Iterator[Event]:
     for request_id in step.preempted:
         if request_id in tracks:
             yield _mark("preempted", tracks[request_id], step.t_begin_s, step=step.step)
+
+
+def _between(run: Run) -> Iterator[Event]:
+    """What workers sent to each other: prompts on one track, or for each worker of a ring its arithmetic and sends."""
+    names: dict[int, str] = {}
+    for step in run.steps:
+        for sent in step.received:
+            names[0] = "wire"
+            seconds = sent.t_end_s - sent.t_begin_s
+            yield _bar(sent.request_id, BETWEEN, 0, sent.t_begin_s, seconds, "send", num_bytes=sent.num_bytes)
+        for span in step.ring.spans if step.ring else ():
+            track = 2 * span.worker + (span.op == "send")
+            names[track] = f"ring {span.worker}: {span.op}"
+            where = {"layer": span.layer, "source": span.source, "num_bytes": span.num_bytes}
+            name = f"layer {span.layer}, part {span.source}"
+            yield _bar(name, BETWEEN, track, span.t_begin_s, span.t_end_s - span.t_begin_s, span.op, **where)
+    if names:
+        yield {"ph": "M", "name": "process_name", "pid": BETWEEN, "args": {"name": "between workers"}}
+    for track, name in names.items():
+        yield {"ph": "M", "name": "thread_name", "pid": BETWEEN, "tid": track, "args": {"name": name}}
 
 
 def _lifeline(run: Run, record: RequestRecord, track: int) -> Iterator[Event]:

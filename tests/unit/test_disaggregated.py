@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from engine.lab.check import CheckError, check_run
-from engine.lab.export import REQUESTS, to_chrome
+from engine.lab.export import BETWEEN, REQUESTS, to_chrome
 from engine.lab.handover import block_bytes, intervals, prompt_tokens_beside, stalled_steps, transfers
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario, ScenarioError
@@ -100,7 +100,9 @@ def test_the_four_intervals_of_a_request_add_up_to_its_time(pair):
 def test_no_two_bars_of_a_request_overlap_in_a_trace_and_each_worker_has_a_lane(pair):
     events = to_chrome(pair[1])["traceEvents"]
     lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {"steps: prefill", "steps: decode"} <= lanes
+    assert {"steps: prefill", "steps: decode", "wire"} <= lanes
+    sent = [e for e in events if e["ph"] == "X" and e["pid"] == BETWEEN]
+    assert [e["args"]["num_bytes"] for e in sent] == [transfer.num_bytes for transfer in transfers(pair[1])]
     bars: dict[int, list[tuple[float, float]]] = {}
     for event in events:
         if event["ph"] == "X" and event["pid"] == REQUESTS:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from engine.lab.check import CheckError, check_run
+from engine.lab.export import BETWEEN, to_chrome
 from engine.lab.records import Run
 from engine.lab.ring import busy_share, num_pairs, parts, position_bytes, prompt_pairs
 from engine.lab.scenario import Ring, Scenario, ScenarioError
@@ -125,6 +126,14 @@ def test_each_part_but_ones_own_comes_by_once_in_each_layer(runtime):
         assert computes == {(w, s) for w in range(3) for s in range(w + 1)}  # nobody looks ahead
     sent = [sum(s.num_bytes for s in spans if s.worker == w) for w in range(3)]
     assert sent == ringed.steps[0].ring.sent_bytes == [20 * position_bytes(ringed.header.model, 4.0)] * 3
+
+
+def test_a_trace_has_the_arithmetic_and_the_sends_of_each_worker(spoilable):
+    run = Run.from_jsonl(spoilable)
+    events = [e for e in to_chrome(run)["traceEvents"] if e["pid"] == BETWEEN]
+    names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {f"ring {w}: {op}" for w in range(2) for op in ("compute", "send")}
+    assert sum(e["ph"] == "X" for e in events) == len(run.steps[0].ring.spans)
 
 
 def test_a_killed_worker_ends_the_run_with_one_sentence_and_leaves_no_process(loaded, home):

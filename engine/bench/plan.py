@@ -25,7 +25,7 @@ FIRST_TEXT = (
 NUM_FIRST_TOKENS = 20
 NUM_TEXT_TOKENS = 16  # greedy tokens of every system, to see that they hold the same model
 VOCABULARY = range(1_000, 40_000)  # ids that every model of interest has, none of them special
-STREAM_CONTEXT = 64
+STREAM_CONTEXT = 32
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Plan:
         ]
 
     def prefill_cases(self) -> list[dict]:
-        return [_case("prefill", n, prompts=[tokens(n, n), tokens(n, n + 1)]) for n in self.prompts]
+        return [_case("prefill", n, prompts=[tokens(max(n // 4, 1), n + 1), tokens(n, n)]) for n in self.prompts]
 
     def stream_cases(self) -> list[dict]:
         return [

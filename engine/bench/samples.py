@@ -71,16 +71,15 @@ def _times_better(mine: Sample, other: Sample) -> float:
 def share_of_roof(
     samples: Sequence[Sample], roofs: Sequence[Sample], rate: Callable[[Sample], float | None]
 ) -> Spread | None:
-    """``rate`` of each sample over the roof of its round (of the nearest one measured), in the roof's unit. Pure."""
+    """``rate`` of each sample over the highest roof of all rounds (each is a median of many passes). Pure.
+
+    The highest, because a roof that was measured while others were busy is too low, and would flatter every share.
+    """
     if not roofs:
         return None
-    shares = []
-    for sample in samples:
-        reached = rate(sample)
-        if reached is not None:
-            roof = min(roofs, key=lambda r: abs(r.round - sample.round))
-            shares.append(reached / roof.value)
-    return spread(shares)
+    roof = max(sample.value for sample in roofs)
+    reached = [rate(sample) for sample in samples]
+    return spread([value / roof for value in reached if value is not None])
 
 
 def read_gbps(sample: Sample) -> float | None:

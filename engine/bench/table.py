@@ -19,7 +19,7 @@ TITLES = {
     "start": "Time to ready, to the first token of a 20-token prompt after that, and most memory held",
     "decode": "Decode, one stream",
     "prefill": "Prefill, one prompt",
-    "streams": "Decode, streams side by side at context 64 (tokens of all of them)",
+    "streams": "Decode, streams side by side at context 32 (tokens of all of them)",
     "mixed": "Mixed workload (output tokens of all requests)",
 }
 

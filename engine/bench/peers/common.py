@@ -67,7 +67,7 @@ def _steps(system: System, case: dict) -> None:
 
 
 def _prefill(system: System, case: dict) -> None:
-    """The second of two prompts of the same length: the first one is the warm-up. Effect: says it."""
+    """The second of two prompts: the first, shorter one is the warm-up. Effect: says it."""
     for index, prompt in enumerate(case["prompts"]):
         timing = system.generate([prompt], 1)
         if index == len(case["prompts"]) - 1:

@@ -60,7 +60,7 @@ def preempting_policy():
 def fixed(test):
     """The same examples every time, unless STRESS_SEED asks for others."""
     profile = settings(
-        max_examples=max(1, 25 * STRESS_STEPS // 100_000),
+        max_examples=max(1, 16 * STRESS_STEPS // 100_000),
         deadline=None,
         database=None,
         derandomize=STRESS_SEED is None,

@@ -30,6 +30,7 @@ _NS = "scheduling_ladder"
 # Streamlit's colours for code are too faint to read on white; a tint behind the line is not. Five policies fit a phone.
 _STYLE = """<style>
 .st-key-sl_code_box .token { color: inherit !important; }
+.st-key-sl_code_box code { font-size: 0.8rem !important; }
 .st-key-sl_code_box .inserted-sign { background: rgba(0, 114, 178, 0.16); }
 .st-key-sl_code_box .deleted-sign { background: rgba(213, 94, 0, 0.13); }
 @media (max-width: 640px) {
@@ -102,7 +103,7 @@ def player(runs: Mapping[str, Run]) -> None:
 def rung(runs: Mapping[str, Run], policy: str) -> None:
     """The code of a policy, what differs from the rung below, and beside it what its Run's steps held."""
     below = PREVIOUS.get(policy)
-    left, right = st.columns([6, 5])
+    left, right = st.columns([4, 3])
     with left:
         st.markdown(f"**{t(f'{_NS}.does_{policy}')}**")
         shown = _code_choice(policy, below)

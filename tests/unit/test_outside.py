@@ -21,7 +21,8 @@ from engine.lab.metrics import run_metrics
 from engine.lab.observed import gaps_s
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario, ScenarioError
-from engine.runtime.outside import ServerError, Stopped, observe
+from engine.runtime.openai_caller import ServerError
+from engine.runtime.outside import Stopped, observe
 from engine.server.app import bind
 from tests.live_server import eventually, live_server
 

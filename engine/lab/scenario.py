@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from engine.lab.scenario_sentences import sentence
+
 PolicyName = Literal["static", "orca", "paged", "chunked", "cache_aware", "shortest_first"]
 DType = Literal["float32", "bfloat16", "float16"]
 ProbeName = Literal["training_step", "quantization"]
@@ -280,7 +282,7 @@ class Scenario(_Strict):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise _sentence(error, data) from None
+            raise ScenarioError(*sentence(error, _MODELS)) from None
 
     @classmethod
     def load(cls, path: str | Path) -> Scenario:
@@ -325,28 +327,8 @@ def _require_splittable(scenario: Scenario, name: str) -> None:
         raise ValueError(f"{name} works with requests that follow nobody; leave out follows")
 
 
-def _sentence(error: ValidationError, data: dict) -> ScenarioError:
-    """Turn the first pydantic error into one sentence: field, value, what is allowed."""
-    first = error.errors(include_url=False)[0]
-    parts = first["loc"]
-    field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts).lstrip(".")
-    value = _shorten(first.get("input"))
-    kind, context = first["type"], first.get("ctx", {})
-    if kind == "extra_forbidden":
-        return ScenarioError(
-            f"{field} is not a field of a scenario{_nearest(parts)}; remove it or correct its name", field
-        )
-    if kind == "missing":
-        return ScenarioError(f"{field} is missing; add it", field)
-    if kind == "value_error":
-        reason = str(context.get("error", first["msg"]))
-        return ScenarioError(f"{field}: {reason}" if field else reason, field)
-    allowed = first["msg"][:1].lower() + first["msg"][1:]
-    bounds = _bounds(parts)
-    return ScenarioError(f"{field} is {value}; {bounds or allowed}", field)
-
-
-_MODELS = {
+_MODELS: dict[str, type[BaseModel]] = {
+    "": Scenario,
     "limits": Limits,
     "requests": RequestSpec,
     "speculation": Speculation,
@@ -354,40 +336,3 @@ _MODELS = {
     "ring": Ring,
     "server": ServerTarget,
 }
-
-
-def _model_of(parts: tuple) -> type[BaseModel]:
-    return _MODELS.get(parts[0], Scenario) if len(parts) > 1 else Scenario
-
-
-def _bounds(parts: tuple) -> str:
-    """The numeric range of a field in words, or an empty string where it has none."""
-    names = [p for p in parts if isinstance(p, str)]
-    info = _model_of(parts).model_fields.get(names[-1]) if names else None
-    if info is None or info.annotation not in (int, float, int | None, float | None):
-        return ""
-    found = {}
-    for item in info.metadata:
-        for key in ("ge", "gt", "le", "lt"):
-            if getattr(item, key, None) is not None:
-                found[key] = getattr(item, key)
-    low = found.get("ge", found.get("gt"))
-    high = found.get("le", found.get("lt"))
-    if low is None or high is None:
-        return ""
-    kind = "a number" if info.annotation in (float, float | None) else "a whole number"
-    above = "more than " if "gt" in found else ""
-    return f"allowed: {kind} from {above}{low} to {high}"
-
-
-def _nearest(parts: tuple) -> str:
-    import difflib
-
-    names = list(_model_of(parts).model_fields)
-    close = difflib.get_close_matches(str(parts[-1]), names, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _shorten(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -27,6 +27,7 @@ class CppExecutor(TorchExecutor):
     """Runs steps with the C++ kernels. The model was loaded with ``CppOps`` and can be compiled."""
 
     backend: Backend = "compiled"
+    warm_up_tokens = (1, 2)  # nothing is chosen or compiled at the first call: weights and buffers are touched, no more
 
     def __init__(self, loaded: LoadedModel, limits: Limits, block_size: int = 16, *, seed: int = 0) -> None:
         """Raises: ScenarioError for a number of blocks that cannot be had here."""

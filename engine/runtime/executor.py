@@ -24,13 +24,12 @@ from engine.runtime.sampling import SamplingParams, sample, seed_of
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
 
-WARM_UP_TOKENS = (1, 32)  # a decode row and a small prefill chunk
-
 
 class TorchExecutor:
     """Runs steps eagerly in torch. ``backend`` goes into every step's record."""
 
     backend: Backend = "eager"
+    warm_up_tokens: tuple[int, ...] = (1, 32)  # a decode row and a small prefill chunk
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class TorchExecutor:
         Effect: writes the trash slot only; what an earlier run left half done is forgotten.
         """
         self.cache.begin_run()
-        for num_tokens in WARM_UP_TOKENS:
+        for num_tokens in self.warm_up_tokens:
             request = Request("warm-up", [0] * num_tokens, max_tokens=1)
             block_ids = [0] * -(-num_tokens // self.layout.block_size)
             chunk = Chunk(request, 0, num_tokens, "padding", block_ids, samples=True)

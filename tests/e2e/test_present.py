@@ -46,6 +46,11 @@ def pages_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait(20)
 
 
+def drawn(page) -> None:
+    """The page's script has run to its end. Its title may be out of sight."""
+    page.wait_for_selector('[data-testid=stApp][data-test-script-state="notRunning"]')
+
+
 def place(page) -> str:
     return page.locator(".st-key-present_bar .place").inner_text()
 
@@ -74,11 +79,11 @@ def test_a_lesson_is_shown_section_by_section(pages_alone: str, chromium) -> Non
     field.press("ArrowRight")  # inside a field the key belongs to the field
     assert place(page) == "2 / 7"
     field.press("Tab")
-    settled(page)
+    drawn(page)
     page.get_by_role("button", name=translate("en", "present.next")).click()
-    page.locator(".st-key-show_recorded_prefill_decode button").click()
+    page.get_by_role("button", name=translate("en", "recorded.show")).click()
     page.get_by_text("recorded on", exact=False).first.wait_for()
-    settled(page)
+    drawn(page)
     assert place(page) == "3 / 7"  # the page was drawn anew, the place is kept
 
     with context.expect_page() as opened:

@@ -33,10 +33,12 @@ html { font-size: clamp(18px, 1.75vw, 40px) !important; }
 [data-testid=stExpandSidebarButton], .st-key-top_bar { display: none !important; }
 [data-testid=stMainBlockContainer] { padding: 1rem 2.5rem 5rem !important; max-width: none !important; }
 [data-present-off] { display: none !important; }
+.st-key-present_bar, .st-key-present_style { position: absolute !important; }
 """
 _NOTES_STYLE = """
 [data-testid=stHeader], [data-testid=stSidebar], .st-key-top_bar { display: none !important; }
 [data-testid=stMainBlockContainer] { padding: 1rem 2rem 6rem !important; }
+.st-key-present_bar, .st-key-present_style { position: absolute !important; }
 [class*=st-key-note_step_] { padding: 0.5rem 0.8rem; border-left: 6px solid transparent; }
 [data-present-now] { border-left-color: currentColor; background: color-mix(in srgb, currentColor 8%, transparent); }
 """

@@ -43,7 +43,10 @@ class Stage {
   arrange() {
     this.sections = [];
     const parts = this.parts();
-    const belongs = parts.map((part) => {
+    const first = parts.findIndex((part) => part.matches("h1") || part.querySelector("h1"));
+    const belongs = parts.map((part, i) => {
+      // What stands above the title has nothing to show but a warning; empty, it would only push the title down.
+      if (i < first && !part.querySelector("[data-testid=stAlert]")) return -1;
       const head = part.matches("h1, h2") ? part : part.querySelector("h1, h2");
       if (head && head.tagName === "H2") {
         this.sections.push({ id: head.id || head.textContent, title: head.textContent.trim() });

@@ -94,7 +94,7 @@ def _chart(drawn: Sequence[tuple[str, float]]) -> go.Figure:
     figure = go.Figure()
     figure.add_scatter(
         x=[ratio for _, ratio in drawn],
-        y=[name for name, _ in drawn],
+        y=[name.replace(" · ", "<br>") for name, _ in drawn],  # in two lines: a phone is narrow
         mode="markers+text",
         marker={"size": 13, "color": palette.BLUE},
         text=[factor(ratio, language()) for _, ratio in drawn],
@@ -104,14 +104,14 @@ def _chart(drawn: Sequence[tuple[str, float]]) -> go.Figure:
         showlegend=False,
     )
     figure.add_vline(x=1, line={"color": palette.GREY, "width": 2})
-    frame(figure, height=110 + 44 * len(drawn), x=t(f"{_NS}.axis"), y="")
+    frame(figure, height=110 + 48 * len(drawn), x=t(f"{_NS}.axis"), y="")
     reach = 1.5 * max([2.0, *(max(ratio, 1 / ratio) for _, ratio in drawn)])
     ticks = [tick for tick in _TICKS if 1 / reach <= tick <= reach]
     figure.update_xaxes(
         type="log",
         range=[-math.log10(reach), math.log10(reach)],
         tickvals=ticks,
-        ticktext=[factor(tick, language()) for tick in ticks],
+        ticktext=[f"{tick:g}×" for tick in ticks],
     )
     figure.update_yaxes(autorange="reversed", type="category")
     return figure
@@ -134,9 +134,13 @@ def _reasons(found: list[Figure], mine: Mapping[str, Run], theirs: Mapping[str, 
     for step, rate in (("decode_step", "read"), ("prefill_step", "matmul")):
         took, has = against.middle_ratio(found, step), against.middle_ratio(found, rate)
         if took is not None and has is not None:
-            fits = max(took * has, 1 / (took * has)) <= _ALIKE
+            fits, damped = max(took * has, 1 / (took * has)) <= _ALIKE, abs(math.log(took)) < abs(math.log(has))
             values = {"has": factor(has, lang), "expected": factor(1 / has, lang), "took": factor(took, lang)}
-            lines.append(t(f"{_NS}.because_{rate}", **values) + " " + t(f"{_NS}.{'fits' if fits else 'leaves'}"))
+            lines.append(
+                t(f"{_NS}.because_{rate}", **values)
+                + " "
+                + t(f"{_NS}.{'fits' if fits else 'damped' if damped else 'leaves'}")
+            )
         elif took is not None:
             lines.append(t(f"{_NS}.not_measured"))
     if here.device.name == there.device.name and here.device.threads == there.device.threads:

@@ -29,7 +29,7 @@ def button(
 
     Effect: when pressed, the lesson shows them; they settle the prediction if it was made for the same experiment.
     """
-    if not recorded.exists(lesson.id) or session.store().shows_recorded(session.learner(), lesson.id):
+    if not is_offered(lesson):
         return
     pressed = st.button(
         t("recorded.show"),
@@ -45,6 +45,11 @@ def button(
             run_ids = [run.run_id for run in recorded.runs(lesson.id).values()]
             on_done(jobs.Job(lesson.id, [], mark, run_ids=run_ids, state="done"))
         st.rerun()
+
+
+def is_offered(lesson: Lesson) -> bool:
+    """Whether the lesson has recorded Runs and does not show them yet."""
+    return recorded.exists(lesson.id) and not session.store().shows_recorded(session.learner(), lesson.id)
 
 
 def banner(lesson: Lesson, make_parts: Callable[[], Sequence[Part]]) -> bool:

@@ -15,7 +15,6 @@ import streamlit as st
 from engine.lab.device import OTHERS_LIMIT, STEAL_LIMIT
 from engine.lab.scenario import Scenario
 from engine.server.client import RunStatus
-from lessons import recorded
 from pages._ui import jobs, recorded_run, session
 from pages._ui.badges import escape, note
 from pages._ui.i18n import catalogue, language, t
@@ -65,7 +64,7 @@ def panel(
         if not active:
             recorded_run.button(lesson, make_parts, mark, blocked, on_done)
     if reason is not None and not active:
-        can_see = blocked is None and recorded.exists(lesson.id)
+        can_see = blocked is None and recorded_run.is_offered(lesson)
         note(f":material/info: {t('recorded.without_engine', reason=reason) if can_see else reason}")
     if pressed and reason is None:
         job = jobs.start(lesson.id, make_parts(), mark)

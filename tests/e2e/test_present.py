@@ -69,7 +69,7 @@ def test_a_lesson_is_shown_section_by_section(pages_alone: str, chromium) -> Non
     page.get_by_text("1 / 7", exact=True).wait_for()
     assert shown(page) == ["Prefill and decode"]
     assert not page.locator("[data-testid=stSidebar]").is_visible()
-    assert float(page.evaluate("parseFloat(getComputedStyle(document.querySelector('p')).fontSize)")) >= 20
+    assert page.evaluate("parseFloat(getComputedStyle(document.documentElement).fontSize)") >= 22  # 720 / 32
 
     page.keyboard.press("ArrowRight")
     page.get_by_text("2 / 7", exact=True).wait_for()

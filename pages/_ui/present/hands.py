@@ -112,8 +112,8 @@ def _quiz(lesson: Lesson, items: Sequence[Item], runs: Mapping[str, Run]) -> Non
     if st.session_state.get(shown):
         _answer(item)
     else:
-        choices = view.get("options") or view.get("steps") or ()
-        st.markdown("\n".join(f"- {mend(choice['text'])}" for choice in choices))
+        choices = view.get("options") or view.get("steps") or ()  # lettered, so that hands can be asked for
+        st.markdown("  \n".join(f"**{chr(65 + at)}** · {mend(c['text'])}" for at, c in enumerate(choices)))
 
 
 def _answer(item: Item) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from engine.lab.records import Backend, RingStep, StepRecord, Work, WorkerInfo
 from engine.lab.ring import fewest_tokens
@@ -170,6 +171,12 @@ def require_ring_fits(scenario: Scenario, requests: Sequence[Request]) -> None:
     """Raises: ScenarioError for a prompt that a ring cannot divide or cannot compute in one pass."""
     ring, budget = scenario.ring, scenario.limits.max_batch_tokens
     assert ring is not None
+    if ring.num_workers > 1 and not (dist.is_available() and dist.is_gloo_available()):
+        raise ScenarioError(
+            f"ring.num_workers is {ring.num_workers}, and this torch was built without gloo; set it to 1, or install a "
+            "torch that has torch.distributed",
+            "ring.num_workers",
+        )
     fewest = fewest_tokens(ring.num_workers, ring.layout)
     for request in requests:
         if request.num_prompt_tokens < fewest:

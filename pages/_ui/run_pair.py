@@ -56,10 +56,11 @@ def _figures(runs: Labelled, key: str) -> None:
     lang = language()
     columns: dict[str, list[str]] = {t("compare.quantity"): []}
     all_figures = [key_figures(run) for _, run in runs]
+    heads = [f"{label} {badge('measured', run)}" for label, run in runs]  # once: in every cell it fits no phone
     for values in zip(*all_figures, strict=True):
         columns[t("compare.quantity")].append(t(f"report.fig_{values[0].name}"))
-        for (label, run), value in zip(runs, values, strict=True):
-            columns.setdefault(label, []).append(f"{value.text(lang)} {badge('measured', run)}")
+        for head, value in zip(heads, values, strict=True):
+            columns.setdefault(head, []).append(value.text(lang))
         if len(values) == 2:
             columns.setdefault(t(f"{_NS}.ratio"), []).append(factor(ratio(*values), lang))
     st.subheader(t("report.figures"), anchor=False)

@@ -31,7 +31,7 @@ def test_a_report_opens_offline_with_the_player_in_it(chromium, tmp_path, lang: 
     assert painted > 10, "the timeline is not drawn"
     page.locator(".root").focus()
     page.keyboard.press("Home")
-    assert page.locator(".readout").inner_text().startswith("0 ")
+    assert page.locator(".readout").inner_text().startswith("0.0 ")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert "taken over" not in page.title()
     assert wrong == [] and asked == [file.as_uri()]

@@ -157,9 +157,8 @@ def test_a_run_from_the_button_to_the_views(lab, client: FakeClient, lang: str) 
     assert len(at.get("bidi_component")) == 1
     assert len(at.get("download_button")) == 5
     figures = at.table[0].value
-    assert figures.shape == (16, 2) and all(
-        f"{translate(lang, 'common.badge_measured')}]" in v for v in figures.iloc[:, 1]
-    )
+    assert figures.shape == (16, 2)
+    assert f"{translate(lang, 'common.badge_measured')}]" in figures.columns[1]
 
 
 def test_stop_cancels(lab, client: FakeClient) -> None:
@@ -240,7 +239,7 @@ def test_two_runs_stand_side_by_side_with_what_changed_and_why(lab, store) -> No
     shown = all_text(at)
     assert translate("en", "run_diff.title") in shown and "about as before" in shown
     assert len(at.get("bidi_component")) == 1
-    assert list(at.table[0].value.columns) == ["Quantity", "static", "chunked", "Second ÷ first"]
+    assert [str(name).split()[0] for name in at.table[0].value.columns] == ["Quantity", "static", "chunked", "Second"]
     charts = at.get("plotly_chart")
     assert len(charts) == 3 and all(len(chart.proto.alt) > 20 for chart in charts)
     reasons = " ".join(map(str, next(d.value for d in at.dataframe if "Why" in d.value.columns)["Why"]))

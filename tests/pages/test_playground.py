@@ -239,7 +239,7 @@ def test_two_runs_stand_side_by_side_with_what_changed_and_why(lab, store) -> No
     shown = all_text(at)
     assert translate("en", "run_diff.title") in shown and "about as before" in shown
     assert len(at.get("bidi_component")) == 1
-    assert [str(name).split()[0] for name in at.table[0].value.columns] == ["Quantity", "static", "chunked", "Second"]
+    assert [str(name).split()[0] for name in at.table[0].value.columns] == ["Quantity", "static", "chunked", "Ratio"]
     charts = at.get("plotly_chart")
     assert len(charts) == 3 and all(len(chart.proto.alt) > 20 for chart in charts)
     reasons = " ".join(map(str, next(d.value for d in at.dataframe if "Why" in d.value.columns)["Why"]))

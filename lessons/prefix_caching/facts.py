@@ -205,10 +205,14 @@ def _hit_facts(found: Four) -> dict[str, Fact]:
         "best_found": found.aware.found[most],
         "best_prompt": record.num_prompt_tokens,
         "best_left": record.num_prompt_tokens - found.aware.found[most],
-        "radix_order": ", ".join(found.radix.served),
-        "aware_order": ", ".join(found.aware.served),
+        "radix_order": _listed(found.radix.served),
+        "aware_order": _listed(found.aware.served),
         "saved_bytes": format_bytes(found.aware.use.num_cached_tokens * position_bytes),
     }
+
+
+def _listed(names: tuple[str, ...]) -> Fact:
+    return {"en": ", ".join(names), "zh": "、".join(names)}
 
 
 def _tree_facts(found: Four) -> dict[str, Fact]:

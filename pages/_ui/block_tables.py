@@ -89,4 +89,4 @@ def event_lines(step: StepRecord) -> list[str]:
 
 def _said(name: str | None, blocks: Sequence[int]) -> str:
     listed = ", ".join(map(str, blocks[:_MOST_NAMED])) + (", …" if len(blocks) > _MOST_NAMED else "")
-    return f"{name} ← {listed}" if name else listed
+    return f"{name}: {listed}" if name else listed

@@ -259,8 +259,8 @@ def comparison(found: Three) -> None:
         ("steps", lambda s: number(len(s.run.steps), lang)),
     ]
     frame = pd.DataFrame(
-        {t("compare.quantity"): [t(f"{_NS}.row_{name}") for name, _ in rows]}
-        | {t(f"{_NS}.part_{part}"): [f"{say(s)} {mark}" for _, say in rows] for part, s in found.sides.items()}
+        {t("compare.quantity"): [f"{t(f'{_NS}.row_{name}')} {mark}" for name, _ in rows]}
+        | {t(f"{_NS}.part_{part}"): [say(s) for _, say in rows] for part, s in found.sides.items()}
     )
     st.table(frame, hide_index=True, border="horizontal", alt=t(f"{_NS}.table_alt"))
     runs: list[Run] = [side.run for side in found.sides.values()]

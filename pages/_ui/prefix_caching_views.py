@@ -110,6 +110,7 @@ def totals(found: Four) -> None:
 
 def tree(found: Four) -> None:
     """The tree after a step the learner chooses, and the same as the hash chain's table. A fragment."""
+    st.subheader(t(f"{_NS}.tree_title"), anchor=False)
     part = st.segmented_control(
         t(f"{_NS}.which_run"),
         options=CACHED,
@@ -135,7 +136,7 @@ def tree(found: Four) -> None:
     charts.show(
         figures.tree(nodes, run.header.block_size, longest, _words("in_use", "shared", "cached", "x_position")),
         key="pc_tree",
-        title=t(f"{_NS}.tree_title"),
+        title=t(f"{_NS}.tree_after", run=t(f"{_NS}.part_{part}"), step=chosen),
         alt=t(f"{_NS}.tree_alt", **values),
         table=_node_table(nodes, run.header.block_size),
         provenance=lambda: provenance(run),
@@ -233,8 +234,8 @@ def comparison(found: Four) -> None:
         ("steps", lambda s: number(len(s.run.steps), lang)),
     ]
     frame = pd.DataFrame(
-        {t("compare.quantity"): [t(f"{_NS}.row_{name}") for name, _ in rows]}
-        | {t(f"{_NS}.part_{part}"): [f"{say(s)} {mark}" for _, say in rows] for part, s in found.sides.items()}
+        {t("compare.quantity"): [f"{t(f'{_NS}.row_{name}')} {mark}" for name, _ in rows]}
+        | {t(f"{_NS}.part_{part}"): [say(s) for _, say in rows] for part, s in found.sides.items()}
     )
     st.table(frame, hide_index=True, border="horizontal", alt=t(f"{_NS}.table_alt"))
     runs = [side.run for side in found.sides.values()]

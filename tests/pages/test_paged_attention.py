@@ -61,7 +61,7 @@ def test_tables_and_events_follow_run_and_step(lab, client: FakeClient, store, l
     assert not at.exception
     shares = [e for e in runs["shared"].steps[1].block_events if e.op == "share"]
     assert shares and translate(lang, "block_tables.op_share") in all_text(at)
-    assert f"{shares[0].request_id} ← {shares[0].block_id}" in all_text(at)
+    assert f"{shares[0].request_id}: {shares[0].block_id}" in all_text(at)
 
 
 def test_the_tables_are_the_engines_own_after_every_step() -> None:

@@ -8,6 +8,7 @@ and the pools may be set side by side. Answers end when the model says so: nobod
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Scenario, ScenarioError
+from lessons.parts import Part
 from lessons.text import Lang
 
 PARTS = ("orca", "paged", "shared")
@@ -49,14 +50,15 @@ _QUESTIONS: dict[Lang, tuple[str, ...]] = {
         "水手要钟做什么？请讲给孩子听。",
     ),
 }
+DEFAULT_BLOCK_SIZE, DEFAULT_POOL_POSITIONS, DEFAULT_LIMIT = 16, POOL_POSITIONS[0], 128
 NUM_REQUESTS = len(_QUESTIONS["en"])
 
 
 def museum(
     part: str,
-    block_size: int = 16,
-    pool_positions: int = POOL_POSITIONS[0],
-    limit: int = 128,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    pool_positions: int = DEFAULT_POOL_POSITIONS,
+    limit: int = DEFAULT_LIMIT,
     dtype: DType = "float32",
     *,
     lang: Lang = "en",
@@ -89,3 +91,8 @@ def museum(
             ],
         }
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``."""
+    return [Part(part, museum(part, lang=lang)) for part in PARTS]

@@ -9,11 +9,14 @@ fixed length, since only prompts matter here. The texts are English in both lang
 from __future__ import annotations
 
 from engine.lab.scenario import DEFAULT_MODEL, DType, Scenario, ScenarioError
+from lessons.parts import Part
+from lessons.text import Lang
 
 PARTS = ("none", "hash", "radix", "aware")
 REPORTS: tuple[int, ...] = (2, 4, 6)
 POOL_POSITIONS: tuple[int, ...] = (384, 640, 1_280)  # what the pool holds in all, however it is cut into blocks
 BLOCK_SIZES: tuple[int, ...] = (8, 16, 32)
+DEFAULT_REPORTS, DEFAULT_POOL_POSITIONS, DEFAULT_BLOCK_SIZE = 4, POOL_POSITIONS[0], 16
 QUESTIONS_PER_REPORT = 3
 PLACES = 2
 ANSWER_TOKENS = 8
@@ -57,9 +60,9 @@ _QUESTIONS = (
 
 def archive(
     part: str,
-    reports: int = 4,
-    pool_positions: int = POOL_POSITIONS[0],
-    block_size: int = 16,
+    reports: int = DEFAULT_REPORTS,
+    pool_positions: int = DEFAULT_POOL_POSITIONS,
+    block_size: int = DEFAULT_BLOCK_SIZE,
     dtype: DType = "float32",
     *,
     model: str = DEFAULT_MODEL,
@@ -94,3 +97,8 @@ def archive(
             ],
         }
     )
+
+
+def default_parts(lang: Lang) -> list[Part]:
+    """See ``lessons.parts``. The texts are English in both languages."""
+    return [Part(part, archive(part)) for part in PARTS]

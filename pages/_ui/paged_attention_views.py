@@ -16,7 +16,15 @@ from engine.lab.records import Run, StepRecord
 from engine.lab.scenario import Scenario
 from engine.server.client import EngineRefused, EngineUnavailable
 from lessons.paged_attention.facts import Side, Three, limit_of, modelled_at_once
-from lessons.paged_attention.scenarios import BLOCK_SIZES, LIMITS, POOL_POSITIONS, museum
+from lessons.paged_attention.scenarios import (
+    BLOCK_SIZES,
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_LIMIT,
+    DEFAULT_POOL_POSITIONS,
+    LIMITS,
+    POOL_POSITIONS,
+    museum,
+)
 from pages._ui import block_map, block_tables, charts, compare, jobs, links, session
 from pages._ui import paged_attention_charts as figures
 from pages._ui.badges import badge, note, provenance
@@ -25,9 +33,9 @@ from pages._ui.player import timeline_player
 from pages._ui.units import byte_count, factor, milliseconds, number, percent, seconds
 
 _NS = "paged_attention"
-BLOCK = links.IntSetting("pa_block", 16, BLOCK_SIZES[0], BLOCK_SIZES[-1], BLOCK_SIZES)
-POOL = links.IntSetting("pa_pool", POOL_POSITIONS[0], POOL_POSITIONS[0], POOL_POSITIONS[-1], POOL_POSITIONS)
-LIMIT = links.IntSetting("pa_limit", 128, LIMITS[0], LIMITS[-1], LIMITS)
+BLOCK = links.IntSetting("pa_block", DEFAULT_BLOCK_SIZE, BLOCK_SIZES[0], BLOCK_SIZES[-1], BLOCK_SIZES)
+POOL = links.IntSetting("pa_pool", DEFAULT_POOL_POSITIONS, POOL_POSITIONS[0], POOL_POSITIONS[-1], POOL_POSITIONS)
+LIMIT = links.IntSetting("pa_limit", DEFAULT_LIMIT, LIMITS[0], LIMITS[-1], LIMITS)
 SETTINGS = (BLOCK, POOL, LIMIT)
 MOST_LIVE_BLOCKS = 96  # a larger map, twice a second, would disturb the run it shows
 

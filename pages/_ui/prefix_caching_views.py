@@ -16,7 +16,15 @@ from engine.lab.prefix_tree import Node, PrefixTree, tree_after
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario
 from lessons.prefix_caching.facts import Four, Side
-from lessons.prefix_caching.scenarios import BLOCK_SIZES, PARTS, POOL_POSITIONS, REPORTS
+from lessons.prefix_caching.scenarios import (
+    BLOCK_SIZES,
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_POOL_POSITIONS,
+    DEFAULT_REPORTS,
+    PARTS,
+    POOL_POSITIONS,
+    REPORTS,
+)
 from pages._ui import block_tables, charts, compare, jobs, links
 from pages._ui import prefix_caching_charts as figures
 from pages._ui.badges import badge, provenance
@@ -24,9 +32,9 @@ from pages._ui.i18n import language, t
 from pages._ui.units import factor, milliseconds, number, percent, seconds
 
 _NS = "prefix_caching"
-NUM_REPORTS = links.IntSetting("pc_reports", 4, REPORTS[0], REPORTS[-1], REPORTS)
-POOL = links.IntSetting("pc_pool", POOL_POSITIONS[0], POOL_POSITIONS[0], POOL_POSITIONS[-1], POOL_POSITIONS)
-BLOCK = links.IntSetting("pc_block", 16, BLOCK_SIZES[0], BLOCK_SIZES[-1], BLOCK_SIZES)
+NUM_REPORTS = links.IntSetting("pc_reports", DEFAULT_REPORTS, REPORTS[0], REPORTS[-1], REPORTS)
+POOL = links.IntSetting("pc_pool", DEFAULT_POOL_POSITIONS, POOL_POSITIONS[0], POOL_POSITIONS[-1], POOL_POSITIONS)
+BLOCK = links.IntSetting("pc_block", DEFAULT_BLOCK_SIZE, BLOCK_SIZES[0], BLOCK_SIZES[-1], BLOCK_SIZES)
 SETTINGS = (NUM_REPORTS, POOL, BLOCK)
 CACHED = ("hash", "radix", "aware")
 

@@ -42,7 +42,7 @@ def test_pool_and_block_tables_are_shown_while_it_runs(lab, client: FakeClient) 
     assert "requests run, " in all_text(at)
     assert any("r1" in block.value and "│" in block.value for block in at.code), "the block tables as text"
     assert any('role="img"' in block.proto.body for block in at.get("html"))
-    finish(at)
+    finish(at, most=40)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -6,7 +6,7 @@ from lessons.catalog import lesson as find_lesson
 from lessons.facts_error import FactsError
 from lessons.paged_attention.facts import three
 from lessons.paged_attention.scenarios import PARTS, museum
-from pages._ui import explain, jobs, layout, prediction, quiz_form, run_panel, session
+from pages._ui import explain, jobs, layout, paged_attention_compare, prediction, quiz_form, run_panel, session
 from pages._ui import paged_attention_views as views
 from pages._ui.i18n import language, t
 
@@ -49,7 +49,7 @@ else:
     explain.happened(lesson, runs)
     views.draw(found)
     layout.step_header("compare")
-    views.comparison(found)
+    paged_attention_compare.comparison(found)
     layout.step_header("why")
     explain.why(lesson, runs)
 

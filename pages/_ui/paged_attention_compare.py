@@ -1,6 +1,6 @@
 """Measured beside modelled for the PagedAttention lesson: the three ways in numbers, then what a model says of them.
 
-What is modelled needs only the lengths of prompts and answers, or the device's measured rates; formulas are written out.
+What is modelled needs only lengths of prompts and answers, or the rates measured for the device; formulas are shown.
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ def _prompt_lengths(lang: str) -> list[int] | None:
 # ------------------------------------------------------------------------------------------------- while it runs
 def live(view: jobs.View) -> None:
     """The pool and every block table as they are now: text and boxes, since a figure would cost the run its quiet."""
-    scenario = Scenario.parse(view.job.parts[view.job.index]["scenario"])
     steps = list(view.steps)
-    if not steps:
-        return
+    if not steps or view.status is None or view.status.state != "running":
+        return  # a part that has just ended: the job stands at the next one already
+    scenario = Scenario.parse(view.job.parts[view.job.index]["scenario"])
     found = block_map.cells(scenario.limits.num_blocks, scenario.block_size, steps)
     st.markdown(
         t(

@@ -64,6 +64,8 @@ def settings() -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------- while it runs
 def live(view: jobs.View) -> None:
     """The tree as text while it grows; a figure twice a second would cost the run its quiet."""
+    if view.status is None or view.status.state != "running":
+        return  # a part that has just ended: the job stands at the next one already
     scenario = Scenario.parse(view.job.parts[view.job.index]["scenario"])
     if not view.steps or scenario.limits.prefix_cache == "none":
         return

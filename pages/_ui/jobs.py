@@ -107,6 +107,7 @@ def follow(lesson_id: str) -> View | None:
 
     Effect: renews the run's lease; may store Runs and end the job. None when there is no job.
     """
+    session.give_way()
     job = current(lesson_id)
     if job is None or not job.active:
         return None if job is None else View(job, None)

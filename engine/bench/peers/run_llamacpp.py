@@ -52,12 +52,14 @@ class LlamaCpp:
             "notes": "C interface; workload: slots that share one batch, as llama.cpp's server does",
         }
 
-    def _context(self, num_sequences: int, positions_each: int):
+    def _context(self, num_sequences: int, positions_each: int, is_shared: bool = False):
+        """``is_shared``: one cache for all sequences, as llama.cpp's server has it; faster where lengths differ."""
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = num_sequences * -(-positions_each // 256) * 256
         params.n_batch, params.n_seq_max = BATCH, num_sequences
         params.n_threads = params.n_threads_batch = self.num_threads
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        params.kv_unified = is_shared
         context = llama_cpp.llama_init_from_model(self.model, params)
         if not context:
             raise RuntimeError(f"llama.cpp cannot make a context of {params.n_ctx} positions")
@@ -98,7 +100,7 @@ class LlamaCpp:
 
     def serve(self, requests: list[dict], max_requests: int, policy: str) -> tuple[float, int]:
         longest = max(len(request["prompt"]) + request["num_tokens"] for request in requests)
-        context = self._context(max_requests, longest)
+        context = self._context(max_requests, longest, is_shared=True)
         try:
             begin_s = time.perf_counter()
             serve_slots(self, context, requests, max_requests)

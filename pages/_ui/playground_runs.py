@@ -6,6 +6,7 @@ one is refused with one sentence. Stored Runs of every lesson can be chosen; the
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,10 +90,11 @@ def _describe(one: StoredRun) -> str:
 
 
 def labels(first: StoredRun, second: StoredRun | None) -> tuple[str, str]:
-    """A short name for each of two Runs: the policy where that tells them apart. Pure but for the language."""
-    if second is None or (first.policy and first.policy != second.policy):
-        return escape(first.policy or first.run_id), escape((second and (second.policy or second.run_id)) or "")
-    return tuple(f"{letter} ({escape(one.policy or one.run_id)})" for letter, one in zip("AB", (first, second)))  # noqa: B905
+    """A short name for each of two Runs: the policy where that tells them apart. Pure."""
+    names = [escape(one.policy or one.run_id) for one in (first, second) if one is not None]
+    if len(names) == 2 and names[0] == names[1]:
+        names = [f"A ({names[0]})", f"B ({names[1]})"]
+    return names[0], names[-1]
 
 
 # ------------------------------------------------------------------------------------------------- files
@@ -125,8 +127,6 @@ def importer() -> None:
 
 def exports(run: Run, pieces: dict[str, list[str]] | None) -> None:
     """A Run as files. They are made when they are asked for, not before. Effect: buttons."""
-    import json
-
     lang = language()
     files = (
         ("jsonl", "jsonl", "application/jsonl", run.to_jsonl),

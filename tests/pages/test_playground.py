@@ -11,7 +11,8 @@ from streamlit.testing.v1 import AppTest
 from engine.lab.records import Run
 from engine.lab.scenario import Scenario
 from pages._ui.i18n import translate
-from tests.pages.fake_client import FakeClient
+from pages._ui.playground_form import STARTS, start
+from tests.pages.fake_client import FakeClient, serve
 from tests.pages.test_lessons import LEARNER, finish
 from tests.pages.test_smoke import CJK, all_text
 from tests.unit.lab_runs import chunked_scenario, make_run, preempting_scenario, static_scenario
@@ -68,27 +69,30 @@ def test_json_fills_the_form_and_keeps_what_the_form_cannot_show(lab) -> None:
     assert json_of(at) == {**data, "block_size": 8}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "line 1, column 2"),
-        ("[" * 20_000, "nested too deeply"),
-        ("[]", "a scenario is a JSON object"),
-        ({"requests": [{"prompt": "x", "max_tokens": 0}]}, "max\\_tokens is 0; allowed"),
-        ({"requests": [{"prompt": "x"}], "polcy": "static"}, "did you mean policy?"),
-        ({"policy": "fifo", "requests": [{"prompt": "x"}]}, "policy is"),
-    ],
+BAD_TEXTS = (
+    ("{", "line 1, column 2"),
+    ("[" * 20_000, "nested too deeply"),
+    ("[]", "a scenario is a JSON object"),
+    ({"requests": [{"prompt": "x", "max_tokens": 0}]}, "max\\_tokens is 0; allowed"),
+    ({"requests": [{"prompt": "x"}], "polcy": "static"}, "did you mean policy?"),
+    ({"policy": "fifo", "requests": [{"prompt": "x"}]}, "policy is"),
 )
-def test_bad_json_is_one_sentence_locks_the_form_and_loses_nothing(lab, text: object, words: str) -> None:
-    at = write(lab(PAGE, lang="en"), text)
-    assert not at.exception
-    assert len(at.error) == 1 and words in at.error[0].value
-    assert "<" not in at.error[0].value and "Traceback" not in at.error[0].value
-    assert at.button(key="run_playground").disabled
-    assert at.selectbox(key="pg_policy").disabled
-    assert at.text_area(key="pg_json").value == (text if isinstance(text, str) else json.dumps(text))
+
+
+def test_bad_json_is_one_sentence_locks_the_form_and_loses_nothing(lab) -> None:
+    at = lab(PAGE, lang="en")
+    good = json_of(at)
+    for text, words in BAD_TEXTS:
+        write(at, text)
+        assert not at.exception
+        assert len(at.error) == 1 and words in at.error[0].value
+        assert "<" not in at.error[0].value and "Traceback" not in at.error[0].value
+        assert at.button(key="run_playground").disabled
+        assert at.selectbox(key="pg_policy").disabled
+        assert at.text_area(key="pg_json").value == (text if isinstance(text, str) else json.dumps(text))
     at.button(key="pg_back").click().run()
     assert not at.error and not at.button(key="run_playground").disabled
+    assert json_of(at) == good
 
 
 def test_a_bad_combination_in_the_form_does_not_lock_it(lab) -> None:
@@ -100,13 +104,17 @@ def test_a_bad_combination_in_the_form_does_not_lock_it(lab) -> None:
     assert not at.error
 
 
-@pytest.mark.parametrize("name", ["one", "abcd", "mixed", "shared", "tight"])
-def test_every_start_is_a_scenario_the_engine_serves(lab, name: str) -> None:
-    at = lab(PAGE, lang="zh").button(key=f"pg_start_{name}").click().run()
-    assert not at.exception and not at.error
-    scenario = Scenario.parse(json_of(at))
-    assert not at.button(key="run_playground").disabled
-    assert (name == "shared") == (scenario.limits.prefix_cache == "radix")
+def test_every_start_is_a_scenario_that_runs_to_its_end(lab) -> None:
+    at = lab(PAGE, lang="zh").button(key="pg_start_shared").click().run()
+    assert not at.exception and not at.error and not at.button(key="run_playground").disabled
+    assert Scenario.parse(json_of(at)).limits.prefix_cache == "radix"
+    for name in STARTS:
+        for lang in ("en", "zh"):
+            run = serve(Scenario.parse(start(name, lang)), "run-000000000000")
+            assert all(r.finish_reason == "length" for r in run.requests)
+    assert sum(r.num_preemptions for r in serve(Scenario.parse(start("tight", "en")), "run-1").requests) > 0
+    shared = serve(Scenario.parse(start("shared", "en")), "run-1")
+    assert sum(r.num_cached_tokens for r in shared.requests) > 0
 
 
 def test_many_like_requests_are_made_from_four_numbers(lab) -> None:
@@ -205,24 +213,23 @@ def broken(run: Run) -> str:
     return forged.to_jsonl()
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (broken(make_run(static_scenario())), "step 3"),
-        ("not a run", "JSON"),
-        (b"\xff\xfe\x00", "is not a text file"),
-        ('{"kind": "header"}', "line 1"),
-    ],
-    ids=["forged", "text", "binary", "half"],
+BAD_FILES = (
+    (broken(make_run(static_scenario())), "step 3"),
+    ("not a run", "JSON"),
+    (b"\xff\xfe\x00", "is not a text file"),
+    ('{"kind": "header"}', "line 1"),
 )
-def test_a_broken_file_is_one_sentence_and_changes_nothing(lab, store, content, words: str) -> None:
+
+
+def test_a_broken_file_is_one_sentence_and_changes_nothing(lab, store) -> None:
     at = run_it(lab(PAGE, lang="en"))
     before = store.runs_of(LEARNER)
-    upload(at, content)
-    assert not at.exception
-    assert len(at.error) == 1 and words in at.error[0].value and "Nothing has changed" in at.error[0].value
-    assert store.runs_of(LEARNER) == before
-    assert len(at.get("bidi_component")) == 1
+    for content, words in BAD_FILES:
+        upload(at, content)
+        assert not at.exception
+        assert len(at.error) == 1 and words in at.error[0].value and "Nothing has changed" in at.error[0].value
+        assert store.runs_of(LEARNER) == before
+        assert len(at.get("bidi_component")) == 1
 
 
 # ------------------------------------------------------------------------------------------------- two Runs

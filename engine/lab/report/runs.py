@@ -137,21 +137,23 @@ def _steps(label: str, run: Run, lang: str) -> Table:
     )
 
 
+def _rate(value: float | None, unit: str, lang: str) -> Cell | str:
+    return Cell(f"{units.number(value, lang)} {unit}", "measured") if value else units.DASH
+
+
 def _setting(label: str, run: Run, lang: str) -> list[Facts | Code | Text]:
     """Where it ran, on what, and with which scenario, whole, so that it can be run again."""
     header = run.header
     device, model, limits = header.device, header.model, header.scenario.get("limits") or {}
-    bytes_of = lambda value: units.byte_count(value, lang)  # noqa: E731
-    rate = lambda value, unit: Cell(f"{units.number(value, lang)} {unit}", "measured") if value else units.DASH  # noqa: E731
     rows = [
         ("device", device.name),
         ("threads", units.number(device.threads, lang)),
-        ("memory", bytes_of(device.memory_bytes)),
-        ("read", rate(device.read_gbps, "GB/s")),
-        ("matmul", rate(device.matmul_tflops, "TFLOP/s")),
+        ("memory", units.byte_count(device.memory_bytes, lang)),
+        ("read", _rate(device.read_gbps, "GB/s", lang)),
+        ("matmul", _rate(device.matmul_tflops, "TFLOP/s", lang)),
         ("model", model.name),
         ("parameters", say(lang, "report.millions", n=units.number(model.num_parameters / 1e6, lang))),
-        ("weights", bytes_of(model.weight_bytes)),
+        ("weights", units.byte_count(model.weight_bytes, lang)),
         ("dtype", f"{header.dtype}, KV {header.kv_dtype}"),
         ("policy", _policy(run)),
         ("limits", ", ".join(f"{name} {value}" for name, value in limits.items())),

@@ -110,7 +110,16 @@ class RunDiff:
 
 
 def diff(before: Run, after: Run) -> RunDiff:
-    """Compare two Runs of one workload, request by request. Pure. Raises: WorkloadError if the workloads differ."""
+    """Compare two Runs of one workload, request by request. Pure.
+
+    Raises: WorkloadError if the workloads differ, or if the steps of one are not known.
+    """
+    for run in (before, after):
+        if run.header.observed is not None:
+            raise WorkloadError(
+                f"{run.run_id} was watched from outside, so its steps and waits are not known; "
+                "compare two Runs of this engine"
+            )
     first, second = ({r.request_id: r for r in run.requests} for run in (before, after))
     _require_same_workload(first, second)
     waits = all_waits(before), all_waits(after)

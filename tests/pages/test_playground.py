@@ -276,3 +276,15 @@ def test_runs_that_come_with_lessons_can_be_chosen_before_any_own(lab, client: F
     name = next(option for option in choice.options if "Static and continuous batching (recorded)" in option)
     choice.select(name).run()
     assert not at.exception and len(at.get("bidi_component")) == 1
+
+
+def test_a_result_of_another_tool_shows_what_is_known_of_it(lab) -> None:
+    result = {
+        "backend": "vllm", "model_id": "m", "input_lens": [4, 5], "output_lens": [2, 3], "ttfts": [0.1, 0.2],
+        "itls": [[0.05], [0.05, 0.06]], "generated_texts": ["a", "b"], "errors": ["", ""], "request_throughput": 1.0,
+    }  # fmt: skip
+    at = upload(lab(PAGE, lang="en"), json.dumps(result), "bench.json")
+    assert not at.exception and not at.error
+    assert translate("en", "run_pair.no_steps") in [i.value for i in at.info]
+    assert at.get("bidi_component") == [] and at.table[0].value.shape[0] == 16
+    assert not any(b.key == "run_what_if" for b in at.button)

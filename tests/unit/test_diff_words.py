@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.lab.counterfactual import Change, RequestDiff, diff
+from engine.lab.counterfactual import Change, RequestDiff, WorkloadError, diff
 from engine.lab.diff_words import first_difference, reasons, summary, told, told_text, verdict
+from engine.lab.records import Observed
 from tests.unit.lab_runs import chunked_scenario, make_run, preempting_scenario, static_scenario
 
 NOTHING = Change(0, 0)
@@ -60,3 +61,10 @@ def test_preemptions_and_cache_hits_are_named() -> None:
     roomy["limits"] = {**roomy["limits"], "num_blocks": 512}
     found = diff(make_run(roomy), make_run(preempting_scenario()))
     assert "preemptions: 1 instead of 0" in told_text(found, "en")
+
+
+def test_a_run_watched_from_outside_is_not_compared() -> None:
+    ours, outside = make_run(static_scenario()), make_run(static_scenario())
+    outside.header.observed = Observed(source="http://x", server="x", lacks=["steps"])
+    with pytest.raises(WorkloadError, match="watched from outside"):
+        diff(ours, outside)

@@ -6,7 +6,7 @@ It picks from ``engine.lab.metrics`` and computes nothing of its own but the tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.lab import units
@@ -42,7 +42,7 @@ class Figure:
 def key_figures(run: Run) -> list[Figure]:
     """The figures of one Run, always the same ones in the same order. Pure."""
     found, prefix = run_metrics(run), prefix_use(run)
-    return [
+    figures = [
         Figure("finished", "count", found.num_finished),
         Figure("output_tokens", "count", found.num_output_tokens),
         Figure("makespan", "seconds", found.makespan_s),
@@ -60,6 +60,16 @@ def key_figures(run: Run) -> list[Figure]:
         Figure("cached_tokens", "count", prefix.num_cached_tokens),
         Figure("peak_blocks", "count", found.peak_blocks_in_use),
     ]
+    unknown = _unknown(run)
+    return [replace(figure, value=None) if figure.name in unknown else figure for figure in figures]
+
+
+def _unknown(run: Run) -> set[str]:
+    """What a Run that was watched from outside cannot say: a zero would be a claim. Pure."""
+    if run.header.observed is None:
+        return set()
+    inside = {"queue_mean", "steps", "mean_rows", "padding_share", "preemptions", "cached_tokens", "peak_blocks"}
+    return inside | ({"makespan", "throughput"} if "arrivals" in run.header.observed.lacks else set())
 
 
 def ratio(first: Figure, second: Figure) -> float | None:

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from engine.lab.imports import import_run
 from engine.lab.key_figures import key_figures, phase_times
 from engine.lab.metrics import all_request_metrics
 from engine.lab.player.payload import timeline_payload
@@ -118,6 +119,19 @@ def test_a_run_without_steps_says_so() -> None:
     bare = eventful_run().model_copy(update={"steps": []})
     text = run_report(bare, "en")
     assert "its steps are not known" in text and "<script" not in text
+
+
+def test_what_cannot_be_seen_from_outside_is_a_dash_and_not_a_measured_zero() -> None:
+    result = {
+        "model_id": "m", "input_lens": [4, 5], "output_lens": [2, 3], "ttfts": [0.1, 0.2], "request_rate": 4.0,
+        "itls": [[0.05], [0.05, 0.06]], "generated_texts": ["a", "b"], "errors": ["", ""], "request_throughput": 1.0,
+    }  # fmt: skip
+    outside = import_run(json.dumps(result), "bench.json", "run-000000000000")
+    known = {figure.name: figure.value for figure in key_figures(outside)}
+    assert known["ttft_mean"] == pytest.approx(0.15) and known["output_tokens"] == 5
+    assert {known[name] for name in ("steps", "peak_blocks", "preemptions", "throughput", "queue_mean")} == {None}
+    for lang in ("en", "zh"):
+        assert ["–"] in [row[1:] for row in cells(run_report(outside, lang))]
 
 
 def test_blocks_are_escaped_everywhere() -> None:

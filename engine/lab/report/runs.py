@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from engine.lab import units
-from engine.lab.key_figures import key_figures, phase_times, ratio
+from engine.lab.key_figures import Figure, key_figures, phase_times, ratio
 from engine.lab.latency import all_request_metrics
 from engine.lab.player.payload import Pieces, timeline_payload
 from engine.lab.player.twin import timeline_table
@@ -61,7 +61,8 @@ def _policy(run: Run) -> str:
 
 def _lead(run: Run, lang: str) -> str:
     figures = {figure.name: figure.text(lang) for figure in key_figures(run)}
-    return say(lang, "report.lead", device=run.header.device.name, num_requests=len(run.requests), **figures)
+    key = "report.lead" if figures["makespan"] != units.DASH else "report.lead_untimed"
+    return say(lang, key, device=run.header.device.name, num_requests=len(run.requests), **figures)
 
 
 def _figures(runs: Labelled, lang: str) -> Table:
@@ -72,11 +73,15 @@ def _figures(runs: Labelled, lang: str) -> Table:
         columns.append(say(lang, "report.ratio", second=runs[1][0], first=runs[0][0]))
     rows = []
     for values in zip(*all_figures, strict=True):
-        row = [say(lang, f"report.fig_{values[0].name}"), *(Cell(v.text(lang), "measured") for v in values)]
+        row = [say(lang, f"report.fig_{values[0].name}"), *(_measured(v, lang) for v in values)]
         if len(values) == 2:
             row.append(units.factor(ratio(*values), lang))
         rows.append(row)
     return Table(say(lang, "report.figures_caption"), columns, rows)
+
+
+def _measured(figure: Figure, lang: str) -> Cell | str:
+    return units.DASH if figure.value is None else Cell(figure.text(lang), "measured")
 
 
 def _provenance(runs: Labelled, lang: str) -> Text:
@@ -110,7 +115,7 @@ def _requests(label: str, run: Run, lang: str) -> Table:
     rows = []
     for found in all_request_metrics(run).values():
         times = (found.queue_s, found.ttft_s, found.tpot_s, found.e2e_s)
-        counts = (found.num_preemptions, found.num_cached_tokens)
+        counts = (found.num_preemptions, found.num_cached_tokens) if run.steps else (None, None)
         rows.append(
             [
                 found.request_id,

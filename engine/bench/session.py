@@ -122,7 +122,7 @@ class Session:
     ) -> None:
         """Samples from what a process said."""
         (start,) = answer.all("start")
-        self.systems[system] = f"{_versions(start['versions'])}; {start['notes']}"
+        self.systems.setdefault(system, f"{_versions(start['versions'])}; {start['notes']}")
         self.versions[system] = start["versions"]
         self.texts[system, precision] = answer.all("text")[0]["tokens"]
         if "start" in self.suites and precision == "bfloat16":

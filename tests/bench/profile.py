@@ -8,9 +8,13 @@ ceilings that are measured in turn with the cases, for a shared machine changes 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -165,6 +169,18 @@ def report(case: Case, executor: CppExecutor, seen: Steps, roofs: Roofs) -> dict
     return found
 
 
+@contextlib.contextmanager
+def busy_programs(count: int) -> Iterator[None]:
+    """What else runs on a learner's machine. Effect: so many processes compute until the end of the block."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
 def quantiles(values: list[float]) -> tuple[float, float]:
     ordered = sorted(values)
     return ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
@@ -174,6 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", nargs="*", choices=[case.name for case in CASES], help="default: all")
     parser.add_argument("--rounds", type=int, default=3, help="how often each case is served, in turn with the others")
+    parser.add_argument("--busy", type=int, default=0, help="programs that keep a core busy meanwhile")
     parser.add_argument("--tokens", type=int, default=32, help="output tokens of a stream")
     arguments = parser.parse_args()
     library, why = load_library(settings().home / "kernels", num_threads=torch.get_num_threads())
@@ -187,10 +204,11 @@ def main() -> None:
         executors[weights] = CppExecutor(loaded, Limits(num_blocks=2048))
         executors[weights].warm_up()
     roofs, seen, before = Roofs(library), {case.name: Steps() for case in cases}, cpu_sample()
-    for _ in range(arguments.rounds):
-        for case in cases:
-            roofs.measure()
-            observe(executors[case.weights], library, case, arguments.tokens, seen[case.name])
+    with busy_programs(arguments.busy):
+        for _ in range(arguments.rounds):
+            for case in cases:
+                roofs.measure()
+                observe(executors[case.weights], library, case, arguments.tokens, seen[case.name])
     for case in cases:
         print(json.dumps(report(case, executors[case.weights], seen[case.name], roofs)))
     read, matmul, heard = quantiles(roofs.read_gbps), quantiles(roofs.matmul_tflops), noise(before)

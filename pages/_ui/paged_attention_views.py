@@ -247,3 +247,4 @@ def player(found: Three) -> None:
     spoken = [session.store().texts(run.run_id).pieces or None for run in shown.values()]
     labelled = [(t(f"{_NS}.part_{part}"), run) for part, run in shown.items()]
     timeline_player(labelled, lang=language(), key="pa_player", texts=spoken)
+    provenance(*shown.values())

@@ -218,7 +218,10 @@ def sections(runs: Runs) -> list[str]:
     shown.append("note_prefill")
     shown.append("note_text_parts" if "int4_first" in values else "note_text_same")
     shown.append("note_int8_parts" if "int8_first" in values else "note_int8_same")
-    return [*shown, "note_error", "note_units"]
+    shown.append("note_error")
+    if values["int4_mean_error"] < values["int8_mean_error"]:
+        shown.append("note_int4_closer")
+    return [*shown, "note_units"]
 
 
 def prediction_answers(runs: Runs) -> dict[str, float | str]:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 import streamlit as st
 
 from engine.lab.words import LANGUAGES, read_texts, shared_texts
+from pages._ui.prose import mend
 
 DEFAULT_LANGUAGE = "en"
 NAMES = MappingProxyType({"en": "English", "zh": "中文"})
@@ -29,9 +30,12 @@ def catalogue(lang: str) -> MappingProxyType[str, str]:
 
 
 def translate(lang: str, key: str, /, **values: object) -> str:
-    """The string of ``key`` in ``lang`` with its ``{placeholders}`` filled. Raises: KeyError for an unknown key."""
+    """The string of ``key`` in ``lang`` with its ``{placeholders}`` filled and its bold so that it renders.
+
+    Raises: KeyError for an unknown key.
+    """
     text = catalogue(lang)[key]
-    return text.format(**values) if values else text
+    return mend(text.format(**values) if values else text)
 
 
 def t(key: str, /, **values: object) -> str:

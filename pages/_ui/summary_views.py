@@ -24,7 +24,6 @@ from lessons.summary.table import Row, table
 from pages._ui import charts, claims_table, compare, session, summary_charts
 from pages._ui.badges import badge, escape, note, provenance
 from pages._ui.i18n import language, t
-from pages._ui.prose import mend
 from pages._ui.summary_charts import StepBar
 from pages._ui.units import byte_count, flop_count, number, seconds
 
@@ -135,7 +134,7 @@ def _missing(rows: tuple[Row, ...], pages: Mapping[str, st.Page]) -> None:
     if not lacking:
         return
     lang = language()
-    st.markdown(mend(t(f"{_NS}.missing")))
+    st.markdown(t(f"{_NS}.missing"))
     for lesson_id in lacking:
         ids = [row.claim.id for row in rows if row.here is None and row.measured_in == lesson_id]
         listed = ", ".join(ids) if lang == "en" else "、".join(ids)
@@ -267,7 +266,7 @@ def comparison(found: Whole) -> None:
         ),
     ]
     compare.table(rows, found.run, key="sm_compare")
-    st.markdown(mend(t(f"{_NS}.compare_note")))
+    st.markdown(t(f"{_NS}.compare_note"))
 
 
 def bytes_of_run(found: Whole) -> float:

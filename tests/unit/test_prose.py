@@ -6,6 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from lessons.catalog import load_lessons
+from pages._ui.i18n import LANGUAGES, catalogue, translate
 from pages._ui.prose import mend
 
 
@@ -30,3 +31,15 @@ def test_no_lesson_text_shows_an_asterisk() -> None:
             for section in lesson.sections:
                 shown = MarkdownIt().render(mend(lesson.text(lang, section)))
                 assert "**" not in shown, (lesson.id, lang, section)
+
+
+def test_no_string_of_a_page_shows_an_asterisk() -> None:
+    for lang in LANGUAGES:
+        for key, text in catalogue(lang).items():
+            if "**" in text and "{" not in text:
+                assert "**" not in MarkdownIt().render(translate(lang, key)), (lang, key)
+
+
+def test_bold_is_mended_after_the_values_are_filled_in() -> None:
+    said = translate("zh", "recorded.banner", date="7 月 14 日", device="甲（乙）", threads=2)
+    assert "**" not in MarkdownIt().render(said)

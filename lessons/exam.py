@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from engine.lab.records import Run
-from lessons.catalog import Lesson, load_lessons
+from lessons.catalog import Chapter, Lesson, load_lessons
 from lessons.generated import items_from_runs
 from lessons.quiz import Answer, Grade, Item, Note, NumberItem, OrderItem, QuizError, grade
 
@@ -20,7 +21,7 @@ SUMMARY = "summary"
 SOURCE_QUESTIONS = ("sm.why_memory_bound", "sm.kv_outgrows", "sm.static_waste")
 """What the source lesson asks at its end: why decode is memory-bound, when the KV cache outgrows the weights, and what
 static batching wastes."""
-PER_BANK = 2
+PER_BANK: Mapping[Chapter, int] = MappingProxyType({"core": 2, "systems": 1, "end": 2})
 FROM_RUNS = 5  # lessons at most whose Runs give one item each
 
 Runs = Mapping[str, Mapping[str, Run]]
@@ -79,7 +80,7 @@ def draw(seed: int | str, runs: Runs) -> tuple[Question, ...]:
         rng = random.Random(f"{seed}/{lesson.id}")
         always = [lesson.item(item_id) for item_id in SOURCE_QUESTIONS] if lesson.id == SUMMARY else []
         asked = [Question(lesson.id, item, source=True) for item in always]
-        asked += [Question(lesson.id, item) for item in _from_bank(lesson, rng, PER_BANK)]
+        asked += [Question(lesson.id, item) for item in _from_bank(lesson, rng, PER_BANK[lesson.chapter])]
         asked += [Question(lesson.id, item) for item in made.get(lesson.id, ())]
         rng.shuffle(asked)
         sheet += asked

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,93 +18,40 @@ import torch
 from engine.lab.ceilings import Ceilings, calibrate, load_cached
 from engine.lab.device import cpu_sample, describe_device, disturbance
 from engine.lab.records import Header, Run, StepRecord
-from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUEST, Limits, Scenario, ScenarioError
-from engine.model.load import LoadedModel, list_models, load_model
+from engine.lab.scenario import MAX_REQUESTS_PER_SCENARIO, MAX_TOKENS_PER_REQUEST, Limits, Scenario
+from engine.model.load import LoadedModel, list_models
 from engine.runtime.accuracy import probe_quantization
-from engine.runtime.cpp_kernels import CppKernels
 from engine.runtime.disaggregated import DisaggregatedRun
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.runtime.followers import Followers
-from engine.runtime.kernels_choice import KernelChoice, choose_kernels, kernels_of, make_executor, ops_of, settle
+from engine.runtime.kernels_choice import kernels_of
 from engine.runtime.outside import Stopped, observe
-from engine.runtime.prompts import prompt_token_ids
+from engine.runtime.prepared import (
+    PreparedOutside,
+    PreparedRun,
+    RunCancelled,
+    RunResult,
+    require_available,
+    tokenized,
+)
 from engine.runtime.ring import RingExecutor, RingStopped, clock_origin_s, require_ring_fits
 from engine.runtime.serving import ServingEngine
+from engine.runtime.shelf import ModelShelf, OnProgress
 from engine.runtime.spoken import SpokenTexts
 from engine.runtime.text import TextStream
-from engine.runtime.training import probe_training_step, require_training_fits
+from engine.runtime.training import probe_training_step
 from engine.runtime.versions import versions
 from engine.runtime.workers import WorkerModel
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.requests import Request
 from engine.settings import Settings
 
-OnProgress = Callable[[str, float | None, str], None]
 OnStep = Callable[[StepRecord | None, Mapping[str, str]], None]  # no record: a text from another server
 
-NUM_MODELS_KEPT = 2
 SERVING_LIMITS = Limits(max_requests=16, max_batch_tokens=512, num_blocks=1024)
 SERVING_BLOCK_SIZE = 16
 SLEEP_S = 0.02  # how long a run waits for an arrival before it looks whether it should stop
-
-
-class RunCancelled(Exception):
-    """The run was stopped before its end. Nothing of it is kept."""
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """A Scenario that can run: its model is loaded, its prompts are token ids, its requests fit."""
-
-    scenario: Scenario
-    loaded: LoadedModel
-    prompts: tuple[list[int], ...]  # token ids, in the order of the scenario's requests
-
-    def requests(self) -> list[Request]:
-        """The requests as the engine wants them, new ones at every call: a request changes as it is served. Pure."""
-        return [
-            Request(
-                request_id=name,
-                prompt_token_ids=ids,
-                max_tokens=spec.max_tokens,
-                arrival_s=spec.arrival_s,
-                ignore_eos=spec.ignore_eos,
-                temperature=spec.temperature,
-                top_p=spec.top_p,
-                top_k=spec.top_k,
-                seed=spec.seed if spec.seed is not None else (self.scenario.seed + index) % 2**63,
-            )
-            for index, (name, ids, spec) in enumerate(
-                zip(self.scenario.request_ids(), self.prompts, self.scenario.requests, strict=True)
-            )
-        ]
-
-
-@dataclass(frozen=True)
-class PreparedOutside:
-    """A Scenario for another server: nothing of it needs this engine's model."""
-
-    scenario: Scenario
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run with what its tokens say. ``pieces``: one text per output token, for display."""
-
-    run: Run
-    texts: dict[str, str]
-    pieces: dict[str, list[str]]
-
-
-@dataclass
-class _Kept:
-    """Loaded models, most recently used last."""
-
-    # by name, dtype, weights, number of KV heads
-    models: dict[tuple[str, str, str | None, int | None], LoadedModel] = field(default_factory=dict)
-    executor: TorchExecutor | None = None
-    executor_key: tuple[object, ...] = ()
 
 
 class LabRuntime:
@@ -122,52 +69,14 @@ class LabRuntime:
         """
         self._settings = settings
         self._on_progress = on_progress
-        self._kept = _Kept()
         self._device = describe_device("cuda" if torch.cuda.is_available() else "cpu")
         self._ceilings = load_cached(self._device)
-        self._kernels = kernels
-        self._cpp: CppKernels | None = None
-        if kernels in (None, "cpp") and self._device.type == "cpu":
-            self._cpp = CppKernels(settings.home / "kernels", self._device.threads)
-        else:
-            self._choice()  # refuses now what it would refuse later
+        self._shelf = ModelShelf(settings, self._device, on_progress, kernels)
         torch.set_num_threads(self._device.threads)
 
-    def _choice(self) -> KernelChoice:
-        """What runs the next model. Raises: KernelsError."""
-        device = torch.device(self._device.type)
-        if self._cpp is None:
-            return choose_kernels(self._kernels, device)
-        wanted = self._kernels if self._cpp.is_decided() else None
-        return choose_kernels(wanted, device, self._cpp.why)
-
-    # ---- models ------------------------------------------------------------------------------------------------
-
     def load(self, model: str, dtype: str, weights: str | None = None, num_kv_heads: int | None = None) -> LoadedModel:
-        """A model, from memory if it was loaded before for the kernels that run now. Raises: ModelError."""
-        choice, key = self._choice(), (model, dtype, weights, num_kv_heads)
-        loaded = self._kept.models.pop(key, None)
-        if loaded is not None and kernels_of(loaded) != choice.name:
-            loaded = None  # the C++ kernels have come since
-            self._forget_executor()
-        if loaded is None:
-            while len(self._kept.models) >= NUM_MODELS_KEPT:
-                self._kept.models.pop(next(iter(self._kept.models)))
-                self._forget_executor()
-            ops = ops_of(choice, weights, self._cpp.library if self._cpp else None)
-            models_dir = self._settings.models_dir
-            loaded = load_model(
-                model,
-                dtype,
-                self._on_progress,
-                weights=weights,
-                num_kv_heads=num_kv_heads,
-                models_dir=models_dir,
-                ops=ops,
-            )
-            settle(loaded)
-        self._kept.models[key] = loaded
-        return loaded
+        """A model, from memory if it is still there. Raises: ModelError."""
+        return self._shelf.load(model, dtype, weights, num_kv_heads)
 
     # ---- runs --------------------------------------------------------------------------------------------------
 
@@ -175,25 +84,8 @@ class LabRuntime:
         """Load, tokenize and check everything a run needs. Raises: ScenarioError, ModelError (one sentence each)."""
         if scenario.server is not None:
             return PreparedOutside(scenario)
-        _require_available(scenario)
-        loaded = self.load(scenario.model, scenario.dtype, scenario.weights, scenario.num_kv_heads)
-        prompts = []
-        most_tokens: dict[str, int] = {}  # the longest the text of each request can get
-        for name, spec in zip(scenario.request_ids(), scenario.requests, strict=True):
-            ids = prompt_token_ids(spec, name, loaded.tokenizer, loaded.info.vocab_size)
-            num_prompt_tokens = len(ids) + (most_tokens[spec.follows] if spec.follows else 0)
-            most_tokens[name] = num_prompt_tokens + spec.max_tokens
-            if most_tokens[name] > loaded.max_positions:
-                raise ScenarioError(
-                    f"request {name} has {num_prompt_tokens} prompt tokens and max_tokens {spec.max_tokens}; "
-                    f"{loaded.info.name} "
-                    f"has {loaded.max_positions} positions in all, so shorten the prompt or the output",
-                    "max_tokens",
-                )
-            prompts.append(ids)
-        if "training_step" in scenario.probes:
-            require_training_fits(loaded, num_prompt_tokens)  # of the last request
-        return PreparedRun(scenario, loaded, tuple(prompts))
+        require_available(scenario)
+        return tokenized(scenario, self.load(scenario.model, scenario.dtype, scenario.weights, scenario.num_kv_heads))
 
     def run(
         self,
@@ -221,7 +113,7 @@ class LabRuntime:
                     return self._run_on(ring, prepared, run_id, on_step, should_stop)
             except RingStopped:
                 raise RunCancelled("the run was stopped") from None
-        executor = self._executor(loaded, scenario.limits, scenario.block_size, scenario.kv_dtype)
+        executor = self._shelf.executor(loaded, scenario.limits, scenario.block_size, scenario.kv_dtype)
         return self._run_on(executor, prepared, run_id, on_step, should_stop)
 
     def _run_on(
@@ -342,20 +234,6 @@ class LabRuntime:
             time.sleep(max(0.0, min(arrival_s - engine.now_s(), SLEEP_S)))
         return steps
 
-    def _executor(
-        self, loaded: LoadedModel, limits: Limits, block_size: int, kv_dtype: str | None = None
-    ) -> TorchExecutor:
-        """An executor with a KV cache of the right size; the last one is kept, for allocation is slow."""
-        key = (id(loaded), limits.num_blocks, limits.max_requests, block_size, kv_dtype)
-        if self._kept.executor is None or self._kept.executor_key != key:
-            self._forget_executor()
-            self._kept.executor = make_executor(loaded, limits, block_size, kv_dtype)
-            self._kept.executor_key = key
-        return self._kept.executor
-
-    def _forget_executor(self) -> None:
-        self._kept.executor, self._kept.executor_key = None, ()
-
     def _header(
         self, prepared: PreparedRun, weight_size: float, kv_size: float | None, run_id: str, created_utc: str
     ) -> Header:
@@ -385,7 +263,7 @@ class LabRuntime:
     def serving(self) -> ServingEngine:
         """An engine for live requests with continuous batching over the default model. Raises: ModelError."""
         loaded = self.load(self._settings.default_model, "float32")
-        executor = self._executor(loaded, SERVING_LIMITS, SERVING_BLOCK_SIZE)
+        executor = self._shelf.executor(loaded, SERVING_LIMITS, SERVING_BLOCK_SIZE)
         return ServingEngine(loaded, Engine(executor, "chunked", SERVING_LIMITS, SERVING_BLOCK_SIZE))
 
     # ---- the device --------------------------------------------------------------------------------------------
@@ -402,31 +280,21 @@ class LabRuntime:
 
     def describe(self) -> dict[str, Any]:
         """What a page shows of this device: the device, its ceilings, models and limits. Pure."""
-        default = next(
-            (
-                m.info
-                for (name, _, _, heads), m in reversed(self._kept.models.items())
-                if name == self._settings.default_model and heads is None
-            ),
-            None,
-        )
+        default = self._shelf.default_model
         return {
             "device": (self._ceilings.fill(self._device, "float32") if self._ceilings else self._device).model_dump(),
-            "default_model": default.model_dump() if default else None,
+            "default_model": default.info.model_dump() if default else None,
             "ceilings": self._ceilings.model_dump(mode="json") if self._ceilings else None,
             "models": list_models(self._settings.models_dir),
             "policies": list(POLICIES),
-            "kernels": asdict(self._choice()),
+            "kernels": asdict(self._shelf.choice()),
             "limits": {
                 "max_requests_per_scenario": MAX_REQUESTS_PER_SCENARIO,
                 "max_tokens_per_request": MAX_TOKENS_PER_REQUEST,
-                "max_positions": self._kept_positions(),
+                "max_positions": self._shelf.max_positions,
             },
             "versions": versions(),
         }
-
-    def _kept_positions(self) -> int | None:
-        return next((m.max_positions for m in reversed(self._kept.models.values())), None)
 
 
 def _observe(scenario: Scenario, run_id: str, on_step: OnStep, should_stop: Callable[[], bool]) -> RunResult:
@@ -436,17 +304,3 @@ def _observe(scenario: Scenario, run_id: str, on_step: OnStep, should_stop: Call
     except Stopped:
         raise RunCancelled("the run was stopped") from None
     return RunResult(seen.run, seen.texts, seen.pieces)
-
-
-def _require_available(scenario: Scenario) -> None:
-    """Raises: ScenarioError for what a scenario may say and this engine does not do."""
-    if scenario.policy not in POLICIES:
-        raise ScenarioError(f"policy is {scenario.policy!r}; this engine has: {', '.join(sorted(POLICIES))}", "policy")
-    if "training_step" in scenario.probes and scenario.num_kv_heads is not None:
-        raise ScenarioError("training_step learns with the model's own KV heads; leave num_kv_heads out", "probes")
-    if "training_step" in scenario.probes and scenario.weights is not None:
-        raise ScenarioError(
-            f"probes holds training_step and weights is {scenario.weights!r}; quantized weights cannot be trained, so "
-            "leave one of them out",
-            "probes",
-        )

@@ -9,7 +9,7 @@ import torch
 
 from engine.lab.scenario import Scenario
 from engine.runtime import cpp_kernels as module
-from engine.runtime import lab as lab_module
+from engine.runtime import shelf
 from engine.runtime.cpp_kernels import STILL_BUILDING, CppKernels
 from engine.runtime.kernels_choice import KernelsError
 from engine.runtime.lab import LabRuntime
@@ -68,7 +68,7 @@ def test_torch_runs_until_the_kernels_are_there(lab, arrival):
     before, texts = run(runtime)
     prepared = runtime.prepare(scenario())
     arrival.set()
-    runtime._cpp._thread.join()
+    runtime._shelf._cpp._thread.join()
     assert runtime.describe()["kernels"] == {"name": "cpp", "why": ""}
     in_between = {step.backend for step in runtime.run(prepared, "run-0123456789ab").run.steps}
     after, same_texts = run(runtime)
@@ -121,7 +121,7 @@ def test_whatever_goes_wrong_is_told(tmp_path, monkeypatch):
 
 
 def test_torch_asked_for_builds_nothing(lab, monkeypatch):
-    monkeypatch.setattr(lab_module, "CppKernels", lambda *arguments: pytest.fail("nobody asked for it"))
+    monkeypatch.setattr(shelf, "CppKernels", lambda *arguments: pytest.fail("nobody asked for it"))
     assert run(lab("torch"))[0] == {"eager"}
     with pytest.raises(KernelsError, match="allowed: torch, triton, cpp"):
         lab("cuda")

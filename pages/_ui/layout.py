@@ -20,12 +20,19 @@ from pages._ui.units import byte_count, number
 
 STEPS = ("predict", "run", "look", "compare", "why", "quiz")
 _HTML_LANG = {"en": "en", "zh": "zh-CN"}
-_STYLE = "[class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }"
+# On a phone the badges would leave the quantities of a comparison one or two characters a line.
+_STYLE = """
+[class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }
+@media (max-width: 640px) {
+  [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
+  [class*='_compare'] [data-testid=stTable] :is(td, th):first-child { min-width: 6rem; }
+}
+"""
 _DARK_STYLE = "[data-testid^='stBaseButton-primary']:not(:disabled) { color: #10100f !important; }"
 
 
 def page_chrome(lang: str) -> None:
-    """Tell the document its language, and mend two things the theme cannot.
+    """Tell the document its language, and mend what the theme cannot.
 
     Streamlit always declares English, so a screen reader would read Chinese with an English voice. Its primary buttons
     are white on the accent colour in both modes; the accent that is readable as text on dark is too light for that.

@@ -66,7 +66,7 @@ TITLES: dict[Lang, dict[str, str]] = {
         "look": "观察",
         "compare": "实测与模型对照",
         "why": "为什么",
-        "quiz": "自测",
+        "quiz": "测验",
         "map": "概念图",
         "claims": "核对表",
         "exam": "考试",

@@ -63,8 +63,9 @@ def flop_count(value: float | None, lang: str) -> str:
 
 
 def percent(share: float | None, lang: str) -> str:
-    """A share in 0..1 as per cent."""
-    return DASH if share is None or not math.isfinite(share) else f"{number(share * 100, lang)} %"
+    """A share in 0..1 as per cent; Chinese sets no space before the sign."""
+    space = "" if lang == "zh" else " "
+    return DASH if share is None or not math.isfinite(share) else f"{number(share * 100, lang)}{space}%"
 
 
 def factor(value: float | None, lang: str) -> str:

@@ -19,7 +19,7 @@ _PART: Mapping[str, Fact] = MappingProxyType(
     {
         "hash": {"en": "with the hash chain", "zh": "用哈希链的那次"},
         "radix": {"en": "with the radix tree", "zh": "用基数树的那次"},
-        "aware": {"en": "in the order of the cache", "zh": "看缓存排队的那次"},
+        "aware": {"en": "in the order of the cache", "zh": "缓存优先的那次"},
     }
 )
 

@@ -87,7 +87,8 @@ def draw(about: Mapping[str, Any] | None, recorded: DeviceInfo, dtype: str) -> N
         note(t("ceilings.from_run"))
         return
     when = found.measured_utc[:16].replace("T", " ")
-    how = "; ".join(dict.fromkeys(_how(rate.how) for rate in (found.read, *found.matmul.values())))
+    between = "；" if language() == "zh" else "; "
+    how = between.join(dict.fromkeys(_how(rate.how) for rate in (found.read, *found.matmul.values())))
     note(t("ceilings.when", when=when, seconds=number(round(found.seconds), lang), how=how))
     if found.disturbed or found.noisy:
         st.warning(t("ceilings.disturbed" if found.disturbed else "ceilings.noisy"), icon=":material/vibration:")

@@ -22,7 +22,7 @@ from lessons.store import StoredPrediction
 from pages._ui import present, session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
-from pages._ui.prediction_words import say, verdict
+from pages._ui.prediction_words import say, verdict, with_unit
 from pages._ui.present import hands
 
 
@@ -91,7 +91,7 @@ def _form(lesson: Lesson, asked: Sequence[Prediction], lock: Lock, mark: str) ->
             if prediction.kind == "number":
                 whole = prediction.whole
                 st.number_input(
-                    f"{prediction.prompt[lang]} ({prediction.unit[lang]})",
+                    with_unit(prediction.prompt[lang], prediction.unit[lang], lang),
                     min_value=int(prediction.minimum) if whole else float(prediction.minimum),
                     max_value=int(prediction.maximum) if whole else float(prediction.maximum),
                     value=None,

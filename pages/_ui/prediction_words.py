@@ -12,7 +12,14 @@ def say(prediction: Prediction, value: float | str, lang: str | None = None) -> 
     lang = lang or language()
     if prediction.kind == "choice":
         return next((o.text[lang] for o in prediction.options if o.id == value), str(value))
-    return f"{number(float(value), lang)} {prediction.unit[lang]}"
+    unit = prediction.unit[lang]
+    space = "" if lang == "zh" and unit == "%" else " "
+    return f"{number(float(value), lang)}{space}{unit}"
+
+
+def with_unit(question: str, unit: str, lang: str) -> str:
+    """A question and the unit of its answer, in the brackets of the language. Pure."""
+    return f"{question}（{unit}）" if lang == "zh" else f"{question} ({unit})"
 
 
 def verdict(found: Outcome, lang: str | None = None) -> str:

@@ -17,7 +17,7 @@ from lessons.run_facts import FactsError, prediction_answers
 from pages._ui import session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
-from pages._ui.prediction_words import say, verdict
+from pages._ui.prediction_words import say, verdict, with_unit
 from pages._ui.prose import mend
 
 MOST_HANDS = 2_000
@@ -35,7 +35,7 @@ def ask(lesson: Lesson, asked: Sequence[Prediction]) -> None:
                 st.markdown(mend(prediction.hint[lang]))
             if prediction.kind == "number":
                 st.number_input(
-                    f"{t('present.room_says')} ({prediction.unit[lang]})",
+                    with_unit(t("present.room_says"), prediction.unit[lang], lang),
                     min_value=float(prediction.minimum),
                     max_value=float(prediction.maximum),
                     value=None,

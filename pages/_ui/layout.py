@@ -25,7 +25,7 @@ _STYLE = """
 [class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }
 @media (max-width: 640px) {
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
-  [class*='_compare'] [data-testid=stTable] :is(td, th):first-child { min-width: 6rem; }
+  :is([class*='_compare'], .st-key-claims_table) [data-testid=stTable] :is(td, th):first-child { min-width: 6rem; }
 }
 """
 _DARK_STYLE = "[data-testid^='stBaseButton-primary']:not(:disabled) { color: #10100f !important; }"

@@ -207,7 +207,7 @@ def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], x
         y=list(names),
         orientation="h",
         marker={"color": list(_COLOURS.values()), "pattern": {"shape": ["", "", "/"], "solidity": 0.4}},
-        text=[f"  {text}" for text in texts],
+        text=[f"{'':4}{text}" for text in texts],  # clear of the modelled mark, which is often at the bar's end
         textposition="outside",
         textfont={"size": 16},
         cliponaxis=False,

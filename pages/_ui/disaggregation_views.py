@@ -187,7 +187,8 @@ def objectives(pair: Pair) -> None:
             t(f"{_NS}.part_disaggregated"): [_goodput(one, "split") for one in found],
         }
     )
-    st.table(frame, hide_index=True, border="horizontal", alt=t(f"{_NS}.objectives"))
+    with st.container(key="dg_objectives"):
+        st.table(frame, hide_index=True, border="horizontal", alt=t(f"{_NS}.objectives"))
     provenance(pair.shared, pair.split)
 
 

@@ -18,7 +18,8 @@ from pages._ui.charts import _layout as frame
 
 _SYMBOL = {"prefill": "circle", "decode": "square"}
 _COLOUR = {"prefill": palette.PREFILL, "decode": palette.DECODE}
-_LABEL_PLACE = {"prefill": "middle left", "decode": "middle right"}  # error bars go up and down
+_SLOPE_PLACE = {"prefill": "middle left", "decode": "middle right"}  # error bars go up and down
+_FLAT_PLACE = {"prefill": "bottom right", "decode": "bottom center"}  # beside them runs the roof, and the next point
 _BARE_PLACE = ("bottom right", "top left")  # by series: two roofs share their slope
 
 
@@ -59,7 +60,7 @@ def roofline(
 ) -> go.Figure:
     """Points under roofs on logarithmic axes. ``series``: name of the modelled points -> marks, in order of ``roofs``.
 
-    ``words``: prefill, decode, x, y_tera, y_giga. ``ridge_words``: what stands at each roof's corner.
+    ``words``: prefill, decode, x, y_tera, y_giga. ``ridge_words``: what is said of each roof's corner.
     """
     marks = [mark for group in series.values() for mark in group]
     rates = [v for m in marks for v in (m.y, m.modelled) if v] + [roof.tflops for roof in roofs]
@@ -74,7 +75,7 @@ def roofline(
         for kind in ("prefill", "decode"):
             chosen = [m for m in group if m.kind == kind]
             _modelled(figure, chosen, name, unit, colour, _BARE_PLACE[index % 2])
-            _measured(figure, chosen, words[kind], unit)
+            _measured(figure, chosen, words[kind], unit, roofs[index].ridge if index < len(roofs) else math.inf)
     frame(figure, height=480, x=words["x"], y=y_title)
     bottom = min(min(rates), *(roof.at(low) for roof in roofs)) if roofs else min(rates)
     _log_axis(figure.update_xaxes, low, high)
@@ -90,13 +91,13 @@ def _roof(figure: go.Figure, roof: Roof, low: float, high: float, unit: float, t
         x=x,
         y=[roof.at(v) * unit for v in x],
         mode="lines",
-        name=roof.name,
+        name=f"{roof.name}, {text}" if roof.spec else roof.name,
         line={"color": ink, "width": 3, "dash": dash},
         hoverinfo="skip",
     )
     if not low < roof.ridge < high:
         return
-    if roof.spec:  # a value of the catalogue is a cross
+    if roof.spec:  # a value of the catalogue is a cross; its words are in the legend, for two roofs crowd the corner
         figure.add_scatter(
             x=[roof.ridge],
             y=[roof.tflops * unit],
@@ -105,6 +106,7 @@ def _roof(figure: go.Figure, roof: Roof, low: float, high: float, unit: float, t
             hovertemplate=f"{text}<extra>{roof.name}</extra>",
             showlegend=False,
         )
+        return
     figure.add_annotation(
         x=math.log10(roof.ridge),
         y=math.log10(roof.tflops * unit),
@@ -112,12 +114,12 @@ def _roof(figure: go.Figure, roof: Roof, low: float, high: float, unit: float, t
         showarrow=False,
         xanchor="center",
         yanchor="bottom",
-        yshift=20 if roof.spec else 8,
+        yshift=8,
         font={"size": 14},
     )
 
 
-def _measured(figure: go.Figure, marks: Sequence[Mark], name: str, unit: float) -> None:
+def _measured(figure: go.Figure, marks: Sequence[Mark], name: str, unit: float, ridge: float) -> None:
     marks = [m for m in marks if m.y is not None]
     if not marks:
         return
@@ -135,7 +137,7 @@ def _measured(figure: go.Figure, marks: Sequence[Mark], name: str, unit: float) 
         },
         mode="markers+text",
         text=[m.label for m in marks],
-        textposition=_LABEL_PLACE[kind],
+        textposition=[(_SLOPE_PLACE if m.x < ridge else _FLAT_PLACE)[kind] for m in marks],
         textfont={"size": 14},
         name=name,
         marker={"symbol": _SYMBOL[kind], "size": 12, "color": _COLOUR[kind]},

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import streamlit as st
 
+from engine.lab.observed import UNKNOWN
 from engine.lab.records import Run
 from engine.lab.words import escape_markdown as escape
 from lessons import recorded
 from pages._ui.i18n import t
 
+_WORD_JOINER = "\u2060"  # has no width
 MOST_IDS = 3  # more Runs than this are counted; their ids stand in the table behind the figure
 _LOOK = {
     "measured": ("green", ":material/straighten:"),
@@ -63,12 +65,22 @@ def provenance(*runs: Run, modelled: bool = False) -> None:
         mark = badge("measured", run)
         places.setdefault((mark, run.header.device.name, run.header.dtype), []).append(escape(run.run_id))
     lines = [
-        f"{mark} " + t("common.measured_where", device=escape(device), dtype=dtype, run=_listed(run_ids))
+        f"{mark} " + t("common.measured_where", device=_no_link(device), dtype=_precision(dtype), run=_listed(run_ids))
         for (mark, device, dtype), run_ids in places.items()
     ]
     if modelled:
         lines.append(f"{badge('modelled')} {t('common.modelled_where')}")
     note("  \n".join(lines))
+
+
+def _no_link(device: str) -> str:
+    """A server's address as words: made a link by Markdown, it would swallow the Chinese text that follows it."""
+    return escape(device.replace("://", f":{_WORD_JOINER}//"))
+
+
+def _precision(dtype: str) -> str:
+    """A server need not say what it computes in."""
+    return t("common.dtype_unknown") if dtype == UNKNOWN else dtype
 
 
 def _listed(run_ids: list[str]) -> str:

@@ -37,8 +37,8 @@ def curve(sides: Sides, words: Mapping[str, str]) -> go.Figure:
             x=[p.tokens_per_s for p in points],
             y=[p.e2e_ms for p in points],
             mode="lines+markers+text",
-            text=[f"{p.size}\u2002" for p in points],
-            textposition="top left",
+            text=[f"{p.size}\u2002" if side == "server" else f"\u2002{p.size}" for p in points],
+            textposition="top left" if side == "server" else "bottom right",  # the curves come close to each other
             textfont={"size": 14},
             name=words[side],
             line={"color": colour, "width": 2, "dash": dash},

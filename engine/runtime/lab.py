@@ -283,7 +283,7 @@ class LabRuntime:
         default = self._shelf.default_model
         return {
             "device": (self._ceilings.fill(self._device, "float32") if self._ceilings else self._device).model_dump(),
-            "default_model": default.info.model_dump() if default else None,
+            "default_model": default.model_dump() if default else None,
             "ceilings": self._ceilings.model_dump(mode="json") if self._ceilings else None,
             "models": list_models(self._settings.models_dir),
             "policies": list(POLICIES),

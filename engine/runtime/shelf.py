@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.lab.records import DeviceInfo
+from engine.lab.records import DeviceInfo, ModelInfo
 from engine.lab.scenario import Limits
 from engine.model.load import LoadedModel, load_model
 from engine.runtime.cpp_kernels import CppKernels
@@ -46,6 +46,7 @@ class ModelShelf:
         self._device = device
         self._on_progress = on_progress
         self._kept = _Kept()
+        self._default_model: ModelInfo | None = None
         self._kernels = kernels
         self._cpp: CppKernels | None = None
         if kernels in (None, "cpp") and device.type == "cpu":
@@ -85,6 +86,8 @@ class ModelShelf:
             )
             settle(loaded)
         self._kept.models[key] = loaded
+        if self._default_model is None and key == (self._settings.default_model, dtype, None, None):
+            self._default_model = loaded.info
         return loaded
 
     def executor(
@@ -102,12 +105,12 @@ class ModelShelf:
         self._kept.executor, self._kept.executor_key = None, ()
 
     @property
-    def default_model(self) -> LoadedModel | None:
-        """The model that scenarios take when they name none, as loaded last; None while it is not here."""
-        for (name, _, _, heads), loaded in reversed(self._kept.models.items()):
-            if name == self._settings.default_model and heads is None:
-                return loaded
-        return None
+    def default_model(self) -> ModelInfo | None:
+        """The model that scenarios take when they name none, as loaded first; None before that.
+
+        What a run loads of it later, with smaller weights or other KV heads, does not change what a page shows.
+        """
+        return self._default_model
 
     @property
     def max_positions(self) -> int | None:

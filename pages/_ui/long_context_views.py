@@ -22,6 +22,7 @@ from pages._ui import charts, compare, long_context_charts, session, smaller_wei
 from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.long_context_charts import KindBars
+from pages._ui.marked_text import marked
 from pages._ui.units import byte_count, milliseconds, number
 
 _NS = "long_context"
@@ -124,7 +125,7 @@ def _answer(plain: Kept, kept: Kept, request_id: str) -> None:
     theirs = record(kept.run, request_id)
     place = None if kept is plain else first_difference(record(plain.run, request_id), theirs)
     if place is not None and place < len(pieces):
-        text = "".join(pieces[:place]) + "⟦" + pieces[place] + "⟧" + "".join(pieces[place + 1 :])
+        text = marked(pieces, place)
     if kept is plain:
         said = t(f"{_NS}.answer_plain", kind=name)
     elif place is None:

@@ -18,6 +18,7 @@ from lessons.smaller_weights.facts import Form, Step, all_forms, first_differenc
 from pages._ui import charts, compare, roofline_charts, session, smaller_weights_charts
 from pages._ui.badges import note, provenance
 from pages._ui.i18n import language, t
+from pages._ui.marked_text import marked
 from pages._ui.roofline_charts import Mark, Roof
 from pages._ui.smaller_weights_charts import FormBars
 from pages._ui.units import byte_count, factor, milliseconds, number
@@ -207,7 +208,7 @@ def answers(runs: Runs) -> None:
         pieces = spoken.pieces.get(request_id, [])
         text = spoken.texts.get(request_id, "")
         if place is not None and place < len(pieces):
-            text = "".join(pieces[:place]) + "⟦" + pieces[place] + "⟧" + "".join(pieces[place + 1 :])
+            text = marked(pieces, place)
         if form is plain:
             said = t(f"{_NS}.answer_plain", form=NAMES[name])
         elif place is None:

@@ -6,6 +6,7 @@ import pytest
 
 from engine.lab.records import Run
 from lessons import scenarios
+from pages._ui.marked_text import marked
 from pages._ui.views import (
     decode_padding_share,
     e2e_per_request,
@@ -93,3 +94,18 @@ def test_the_length_model(pair: dict[str, Run]) -> None:
     assert model.static_steps == 80 + 30
     assert model.continuous_steps == 80  # D takes B's place and is done before C
     assert model.speed_up == pytest.approx(110 / 80)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "place", "text"),
+    [
+        (["Once", " upon", " a"], 1, "Once⟦ upon⟧ a"),
+        (["<0xE4><0xBD>", "<0xA0>", "可以"], 2, "你⟦可以⟧"),
+        (["一", "<0xE9>", "<0xB8><0x9F>", "，"], 1, "一⟦鸟⟧，"),
+        (["一", "<0xE9>", "<0xB8><0x9F>", "，"], 2, "一⟦鸟⟧，"),
+        (["a", "<0xE9>"], 1, "a⟦\ufffd⟧"),
+        (["<0x41>"], 0, "⟦<0x41>⟧"),
+    ],
+)
+def test_the_mark_where_answers_part_goes_around_whole_characters(pieces: list[str], place: int, text: str) -> None:
+    assert marked(pieces, place) == text

@@ -196,6 +196,14 @@ def test_the_device_report_names_device_models_and_limits(runtime: LabRuntime) -
     assert report["limits"]["max_requests_per_scenario"] > 0
 
 
+def test_what_a_run_loads_does_not_change_the_model_in_the_device_report(runtime: LabRuntime) -> None:
+    runtime.load("tiny-random", "float32")
+    before = runtime.describe()["default_model"]
+    for fields in ({"weights": "int4"}, {"dtype": "bfloat16"}, {"num_kv_heads": 1}):
+        run(runtime, scenario(**fields))
+        assert runtime.describe()["default_model"] == before
+
+
 def test_a_prepared_run_can_run_twice_and_its_file_holds_any_prompt(runtime: LabRuntime) -> None:
     lines = "one\u2028two\u0085three\x0cfour"
     prepared = runtime.prepare(scenario(requests=[{"prompt": lines, "max_tokens": 2, "ignore_eos": True}]))

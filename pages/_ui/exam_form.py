@@ -138,9 +138,8 @@ def _report(result: Result, pages: Mapping[str, st.Page]) -> None:
     for lesson_id, (got, count) in result.by_lesson.items():
         icon = "check_circle" if got >= WEAK * count else "replay"
         title = find_lesson(lesson_id).title[lang]
-        lines.append(
-            f"- :material/{icon}: {t('exam.lesson_score', lesson=title, got=number(round(got, 2), lang), n=count)}"
-        )
+        points = f"{got:.2f}".rstrip("0").rstrip(".")
+        lines.append(f"- :material/{icon}: {t('exam.lesson_score', lesson=title, got=points, n=count)}")
     st.markdown("\n".join(lines))
     weak = [lesson_id for lesson_id, (got, count) in result.by_lesson.items() if got < WEAK * count]
     weak = [lesson_id for lesson_id in weak if lesson_id in pages and lesson_id != SUMMARY]  # this is its page

@@ -148,8 +148,10 @@ def _missing(rows: tuple[Row, ...], pages: Mapping[str, st.Page]) -> None:
 # ------------------------------------------------------------------------------------------------- before the run
 def given(runs: CourseRuns) -> None:
     """What a prediction needs: the model's shape and the device's ceilings, each with where it comes from."""
-    lang, model = language(), model_here(runs)
-    about = session.device() or {}
+    lang, about = language(), session.device() or {}
+    # The run below is of the engine's own model as it is; the newest Runs may have had it in another format.
+    own = about.get("default_model")
+    model = ModelInfo.model_validate(own) if own else model_here(runs)
     device = about.get("device") or {}
     newest = next((run.header.device for roles in runs.values() for run in roles.values()), None)
     read = device.get("read_gbps") or (newest.read_gbps if newest else None)

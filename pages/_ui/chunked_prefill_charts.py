@@ -50,7 +50,8 @@ def gaps(lines: Sequence[GapLine], arrival_ms: float, words: Mapping[str, str]) 
         xshift=6, font={"size": 14},
     )  # fmt: skip
     frame(figure, height=380, x=words["x"], y=words["y"])
-    figure.update_yaxes(rangemode="tozero")
+    highest = max((gap for line in lines for gap in line.gap_ms), default=1.0)
+    figure.update_yaxes(range=[0, 1.2 * highest])  # the annotation stands above every line
     return figure
 
 

@@ -11,6 +11,8 @@ from plotly.subplots import make_subplots
 from pages._ui import palette
 from pages._ui.charts import _layout as frame
 
+_TICKS_GB = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1_000, 3_000)  # the usual ones of a logarithmic axis crowd each other
+
 
 @dataclass(frozen=True)
 class KindBars:
@@ -41,8 +43,6 @@ def room(kinds: Sequence[KindBars], words: Mapping[str, str]) -> go.Figure:
     figure.add_bar(
         x=names,
         y=[k.at_once for k in kinds],
-        text=[str(k.at_once) for k in kinds],
-        textposition="inside",
         name=words["measured"],
         marker={"color": palette.BLUE},
         hovertemplate="%{x}: %{y}<extra>" + words["measured"] + "</extra>",
@@ -59,13 +59,32 @@ def room(kinds: Sequence[KindBars], words: Mapping[str, str]) -> go.Figure:
         row=2,
         col=1,
     )
+    _counts(figure, kinds)
     frame(figure, height=520, x="", y="")
     figure.update_xaxes(showticklabels=True)
     figure.update_yaxes(
         title={"text": words["y_kb"]}, range=[0, 1.2 * max(k.kb_per_token for k in kinds)], row=1, col=1
     )
-    figure.update_yaxes(title={"text": words["y_n"]}, rangemode="tozero", row=2, col=1)
+    tallest = max(max(k.at_once, k.modelled) for k in kinds)
+    figure.update_yaxes(title={"text": words["y_n"]}, range=[0, 1.25 * tallest], row=2, col=1)
     return figure
+
+
+def _counts(figure: go.Figure, kinds: Sequence[KindBars]) -> None:
+    """The measured number over each bar, clear of the modelled mark, which is at the bar's end when the two agree."""
+    figure.add_scatter(
+        x=[k.name for k in kinds],
+        y=[max(k.at_once, k.modelled) for k in kinds],
+        mode="markers+text",
+        text=[str(k.at_once) for k in kinds],
+        textposition="top center",
+        marker={"size": 18, "opacity": 0},
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+        row=2,
+        col=1,
+    )
 
 
 def long_memory(
@@ -103,5 +122,5 @@ def long_memory(
         )
     frame(figure, height=460, x="", y=words["y"])
     figure.update_layout(barmode="group")
-    figure.update_yaxes(type="log")
+    figure.update_yaxes(type="log", tickmode="array", tickvals=_TICKS_GB, ticktext=[f"{gb:,g}" for gb in _TICKS_GB])
     return figure

@@ -220,9 +220,10 @@ def _form(locked: bool) -> None:
         st.warning(t(f"{_NS}.form_locked"), icon=":material/lock:")
         st.button(t(f"{_NS}.back_to_form"), key="pg_back", icon=":material/undo:", on_click=_back)
     shared = {"on_change": _from_form, "disabled": locked}
-    with st.grid(3, min_column_width=220):
+    with st.grid(2, min_column_width=320):
         _model(shared)
         _choice("policy", shared)
+    with st.grid(4, min_column_width=160):
         _number("max_requests", 1, 256, shared)
         _number("max_batch_tokens", 1, 8_192, shared)
         _number("num_blocks", 1, 16_384, shared)
@@ -297,5 +298,6 @@ def _requests(locked: bool) -> None:
         on_change=_from_table,
         disabled=locked,
         column_config={**names, **wide},
+        placeholder="–",
         alt=t(f"{_NS}.requests_alt"),
     )

@@ -91,7 +91,7 @@ def _roof(figure: go.Figure, roof: Roof, low: float, high: float, unit: float, t
         x=x,
         y=[roof.at(v) * unit for v in x],
         mode="lines",
-        name=f"{roof.name}, {text}" if roof.spec else roof.name,
+        name=f"{roof.name} · {text}" if roof.spec else roof.name,
         line={"color": ink, "width": 3, "dash": dash},
         hoverinfo="skip",
     )

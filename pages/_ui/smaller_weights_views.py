@@ -25,6 +25,7 @@ from pages._ui.units import byte_count, factor, milliseconds, number
 
 _NS = "smaller_weights"
 NAMES = {"bf16": "bfloat16", "int8": "int8", "int4": "int4"}
+_BITS = {"bf16": "16", "int8": "8", "int4": "4"}  # short enough to stand beside a point on a phone
 Runs = Mapping[str, Run]
 
 
@@ -120,17 +121,18 @@ def under_the_roof(runs: Runs) -> None:
         return
     lang = language()
     marks = [
-        _mark(kind, NAMES[name], step, ceilings)
+        _mark(kind, _BITS[name], step, ceilings)
         for name, form in found.items()
         for kind, step in (("prefill", form.prefill), ("decode", form.decode))
     ]
     words = {name: t(f"{_NS}.roof_{name}") for name in ("prefill", "decode", "x", "y_tera", "y_giga")}
+    by_bits = words | {kind: t(f"{_NS}.roof_{kind}_bits") for kind in ("prefill", "decode")}
     ridge = ridge_of(*ceilings)
     here = Roof(t(f"{_NS}.roof_here"), ceilings[0], ceilings[1])
     plain, small = found["bf16"].decode, found["int4"].decode
     charts.show(
         roofline_charts.roofline(
-            {t(f"{_NS}.modelled"): marks}, [here], words, [t(f"{_NS}.roof_ridge", x=number(ridge, lang))]
+            {t(f"{_NS}.modelled"): marks}, [here], by_bits, [t(f"{_NS}.roof_ridge", x=number(ridge, lang))]
         ),
         key="sw_roof",
         title=t(f"{_NS}.roof"),
@@ -144,12 +146,12 @@ def under_the_roof(runs: Runs) -> None:
             [
                 {
                     t(f"{_NS}.col_step"): words[mark.kind],
-                    t(f"{_NS}.col_form"): mark.label,
+                    t(f"{_NS}.col_form"): form,
                     "FLOP/byte": round(mark.x, 3),
                     t(f"{_NS}.col_rate"): round(1e3 * mark.y, 2),
                     t(f"{_NS}.col_rate_modelled"): round(1e3 * mark.modelled, 2),
                 }
-                for mark in marks
+                for mark, form in zip(marks, (NAMES[name] for name in found for _ in range(2)), strict=True)
             ]
         ),
         provenance=lambda: _sources(found, modelled=True),

@@ -20,13 +20,15 @@ from pages._ui.units import byte_count, number
 
 STEPS = ("predict", "run", "look", "compare", "why", "quiz")
 _HTML_LANG = {"en": "en", "zh": "zh-CN"}
-# On a phone the badges would leave the words of a comparison one or two characters a line.
+# On a phone the badges would leave the words of a comparison one or two characters a line, and the trace of a question
+# would break its columns.
 _STYLE = """
 [class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }
 @media (max-width: 640px) {
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
   :is([class*='_compare'], .st-key-claims_table, .st-key-ceilings_table) :is(td, th):first-child { min-width: 6rem; }
   .st-key-dg_objectives :is(td, th) { min-width: 6rem; }
+  :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.72rem !important; }
 }
 """
 _DARK_STYLE = "[data-testid^='stBaseButton-primary']:not(:disabled) { color: #10100f !important; }"

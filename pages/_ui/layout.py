@@ -31,6 +31,8 @@ _STYLE = """
   :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.72rem !important; }
 }
 """
+# Streamlit's own hint in a field, "Press Enter to submit form", is English only; the button beside says the same.
+_CHINESE_STYLE = "[data-testid=InputInstructions] { display: none; }"
 _DARK_STYLE = "[data-testid^='stBaseButton-primary']:not(:disabled) { color: #10100f !important; }"
 
 
@@ -41,7 +43,8 @@ def page_chrome(lang: str) -> None:
     are white on the accent colour in both modes; the accent that is readable as text on dark is too light for that.
     """
     st.html(
-        f"<style>{_STYLE}{_DARK_STYLE if st.context.theme.type == 'dark' else ''}</style>"
+        f"<style>{_STYLE}{_DARK_STYLE if st.context.theme.type == 'dark' else ''}"
+        f"{_CHINESE_STYLE if lang == 'zh' else ''}</style>"
         f"<script>document.documentElement.lang = {json.dumps(_HTML_LANG[lang])}</script>",
         unsafe_allow_javascript=True,
     )

@@ -38,6 +38,7 @@ def draw(runs: Labelled, *, key: str) -> None:
         st.subheader(t(f"{_NS}.player"), anchor=False)
         spoken = [session.store().texts(run.run_id).pieces or None for _, run in with_steps]
         timeline_player(with_steps, lang=language(), key=f"{key}_player", texts=spoken)
+        provenance(*(run for _, run in with_steps))
     _figures(runs, key)
     if len(runs) == 2 and _same_requests(*both):
         _per_request("ttft", runs, key)

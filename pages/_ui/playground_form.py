@@ -269,7 +269,8 @@ def option_words(name: str) -> dict[str, str]:
     """The ids a field offers, with what they mean in words where that is needed. Pure but for the language."""
     if name == "policy":
         return {value: f"{value} – {t(f'{_NS}.policy_{value}')}" for value in POLICIES}
-    return {value: t(f"{_NS}.as_is") if value == OFF else value for value in CHOICES[name]}
+    said = {OFF: t(f"{_NS}.as_is"), "none": t(f"{_NS}.without"), "keep": t(f"{_NS}.kept")}
+    return {value: said.get(value, value) for value in CHOICES[name]}
 
 
 def _number(name: str, low: int, high: int, shared: dict[str, Any]) -> None:
@@ -288,7 +289,7 @@ def _requests(locked: bool) -> None:
                 state.setdefault(f"pg_make_{name}", value)
                 st.number_input(t(f"{_NS}.make_{name}"), low, high, key=f"pg_make_{name}", disabled=locked)
         st.button(t(f"{_NS}.make_now"), key="pg_make", on_click=_make, disabled=locked)
-    wide = {"prompt": st.column_config.TextColumn(t(f"{_NS}.col_prompt"), width="large")}
+    wide = {"prompt": st.column_config.TextColumn(t(f"{_NS}.col_prompt"), width=300)}
     names = {name: t(f"{_NS}.col_{name}") for name in playground_rows.COLUMNS if name != "prompt"}
     st.data_editor(
         playground_rows.frame(state["_pg_first_rows"]),

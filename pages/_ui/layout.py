@@ -26,8 +26,9 @@ _STYLE = """
 [class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }
 @media (max-width: 640px) {
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
-  :is([class*='_compare'], .st-key-claims_table, .st-key-ceilings_table) :is(td, th):first-child { min-width: 6rem; }
-  .st-key-dg_objectives :is(td, th) { min-width: 6rem; }
+  :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-claims_table, .st-key-ceilings_table)
+    :is(td, th):first-child { min-width: 6rem; }
+  .st-key-dg_objectives :is(td, th) { min-width: 4.2rem; }
   :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.72rem !important; }
 }
 """

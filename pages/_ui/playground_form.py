@@ -223,7 +223,7 @@ def _form(locked: bool) -> None:
     with st.grid(2, min_column_width=320):
         _model(shared)
         _choice("policy", shared)
-    with st.grid(4, min_column_width=160):
+    with st.grid(4, min_column_width=180):
         _number("max_requests", 1, 256, shared)
         _number("max_batch_tokens", 1, 8_192, shared)
         _number("num_blocks", 1, 16_384, shared)

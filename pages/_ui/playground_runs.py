@@ -67,9 +67,8 @@ def choose() -> tuple[StoredRun | None, StoredRun | None]:
     if state.get(SECOND) not in others:
         state[SECOND] = NOTHING
     words = {NOTHING: t(f"{_NS}.nothing"), **{key: _describe(one) for key, one in stored.items()}}
-    left, right = st.columns(2)
-    left.selectbox(t(f"{_NS}.first"), options, key=FIRST, format_func=words.__getitem__)
-    right.selectbox(t(f"{_NS}.second"), others, key=SECOND, format_func=words.__getitem__)
+    st.selectbox(t(f"{_NS}.first"), options, key=FIRST, format_func=words.__getitem__)
+    st.selectbox(t(f"{_NS}.second"), others, key=SECOND, format_func=words.__getitem__)
     if state[FIRST] == NOTHING:
         st.info(t(f"{_NS}.no_run"), icon=":material/insights:")
     return stored.get(state[FIRST]), stored.get(state[SECOND])

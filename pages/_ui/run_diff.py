@@ -36,8 +36,9 @@ def draw(before: Run, after: Run, *, key: str) -> None:
     """The comparison, or one sentence why there is none. Effect: Streamlit elements."""
     try:
         found = diff(before, after)
-    except WorkloadError as error:
-        st.info(t(f"{_NS}.other_workload", why=escape(str(error))), icon=":material/info:")
+    except WorkloadError:
+        outside = any(run.header.observed is not None for run in (before, after))
+        st.info(t(f"{_NS}.{'outside' if outside else 'other_workload'}"), icon=":material/info:")
         return
     lang = language()
     st.subheader(t(f"{_NS}.title"), anchor=False)

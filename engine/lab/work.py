@@ -220,13 +220,17 @@ def kv_outgrows_weights_at(model: ModelInfo, bytes_per_element: float, num_reque
     return math.floor(model.weight_bytes / (kv_bytes_per_token(model, bytes_per_element) * num_requests)) + 1
 
 
+def stored_weight_bytes(model: ModelInfo) -> float:
+    """Bytes all weights take in memory: what a decode step reads, and a separate embedding table. Pure."""
+    tables = 1 if is_tied(model) else 2
+    return (layer_parameters(model) + tables * head_parameters(model)) * stored_bytes_per_element(model)
+
+
 def num_requests_that_fit(
     model: ModelInfo, memory_bytes: float, num_tokens: int, bytes_per_element: float, reserved_bytes: float = 0
 ) -> int:
     """Requests of ``num_tokens`` positions beside the weights and what is reserved (activations); 0 if none. Pure."""
-    tables = 1 if is_tied(model) else 2
-    stored = (layer_parameters(model) + tables * head_parameters(model)) * stored_bytes_per_element(model)
-    left = memory_bytes - stored - reserved_bytes
+    left = memory_bytes - stored_weight_bytes(model) - reserved_bytes
     return max(math.floor(left / (kv_bytes_per_token(model, bytes_per_element) * num_tokens)), 0)
 
 

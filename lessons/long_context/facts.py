@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from engine.lab import catalogue
 from engine.lab.probes import QuantizationError, quantization_error
 from engine.lab.records import RequestRecord, Run
-from engine.lab.work import element_sizes, kv_bytes_per_token, kv_cache_bytes, num_requests_that_fit, with_kv_heads
+from engine.lab.work import (
+    element_sizes,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    num_requests_that_fit,
+    stored_weight_bytes,
+    with_kv_heads,
+)
 from lessons.facts_error import FactsError
 from lessons.long_context.scenarios import KINDS, OUTPUT_TOKENS, OWN, PROMPT_TOKENS
 from lessons.smaller_weights.facts import first_difference
@@ -140,7 +147,7 @@ def long_facts() -> dict[str, Fact]:
         "card": card.name,
         "card_memory": format_bytes(memory),
         "long_model": entry.name,
-        "long_weights": format_bytes(model.weight_bytes),
+        "long_weights": format_bytes(stored_weight_bytes(model)),
     }
     for name, heads, size in (
         ("mha", model.num_heads, 2.0),

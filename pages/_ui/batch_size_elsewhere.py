@@ -11,7 +11,7 @@ import streamlit as st
 
 from engine.lab import catalogue
 from engine.lab.records import ModelInfo
-from engine.lab.work import kv_bytes_per_token, num_requests_that_fit
+from engine.lab.work import kv_bytes_per_token, num_requests_that_fit, stored_weight_bytes
 from lessons.batch_size.facts import SHORT_CONTEXT, SOURCE_DEVICE, SOURCE_MODEL
 from lessons.batch_size.points import crossing_batch, shared_step
 from pages._ui import batch_size_charts as figures
@@ -80,7 +80,7 @@ def _elsewhere_words(info: ModelInfo, fit: int, crossing: int | None, ridge: flo
     """What ends the gain there, in a sentence."""
     lang = language()
     own = byte_count(kv_bytes_per_token(info, 2.0) * SHORT_CONTEXT, lang)
-    weights = byte_count(info.weight_bytes, lang)
+    weights = byte_count(stored_weight_bytes(info), lang)
     values = {"fit": fit, "own": own, "weights": weights, "ridge": number(ridge, lang), "context": SHORT_CONTEXT}
     if fit < 1:
         text = t(f"{_NS}.ends_no_room", **values)

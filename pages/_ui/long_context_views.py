@@ -13,7 +13,7 @@ import streamlit as st
 
 from engine.lab import catalogue
 from engine.lab.records import Run
-from engine.lab.work import kv_cache_bytes, num_requests_that_fit, with_kv_heads
+from engine.lab.work import kv_cache_bytes, num_requests_that_fit, stored_weight_bytes, with_kv_heads
 from lessons.facts_error import FactsError
 from lessons.long_context.facts import LONG, Kept, all_kinds, blocks_of_one, kinds, record
 from lessons.long_context.scenarios import KINDS, OWN, num_blocks
@@ -189,14 +189,14 @@ def elsewhere(model_id: str, card_id: str) -> None:
     ]
     own = kv_cache_bytes(model, LONG, 2.0)
     charts.show(
-        long_context_charts.long_memory(sizes, names, model.weight_bytes / 1e9, memory / 1e9, words),
+        long_context_charts.long_memory(sizes, names, stored_weight_bytes(model) / 1e9, memory / 1e9, words),
         key="lc_long",
         title=t(f"{_NS}.long", model=entry.name),
         alt=t(
             f"{_NS}.long_alt",
             model=entry.name,
             own=byte_count(own, lang),
-            weights=byte_count(model.weight_bytes, lang),
+            weights=byte_count(stored_weight_bytes(model), lang),
             card=card.name,
             memory=byte_count(memory, lang),
         ),

@@ -62,6 +62,10 @@ def _decoded(text: str, name: str) -> Mapping[str, Any]:
             data = json.loads(lines[-1]) if lines else None
         except (ValueError, RecursionError):
             data = None
+    if not text.strip():
+        raise ImportFileError(f"{name} is empty; give {ACCEPTED}")
+    if isinstance(data, list):
+        raise ImportFileError(f"{name} holds a JSON list, not an object; give {ACCEPTED}")
     if not isinstance(data, dict):
         raise ImportFileError(f"{name} is not JSON; give {ACCEPTED}")
     return data

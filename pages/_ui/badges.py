@@ -60,6 +60,7 @@ def note(text: str) -> None:
 
 def provenance(*runs: Run, modelled: bool = False) -> None:
     """The line under a figure: which Runs it was measured from, and that a model stands beside them."""
+    runs = tuple(sorted(runs, key=lambda run: run.run_id))  # in the order in which they were made
     places: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
         mark = badge("measured", run)

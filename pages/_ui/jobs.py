@@ -9,6 +9,8 @@ this lab still waits for.
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,6 +31,7 @@ __all__ = ["Job", "JobState", "Part", "View", "current", "dismiss", "finished", 
 JobState = Literal["active", "done", "stopped", "cancelled", "failed", "refused", "busy", "lost", "unreachable"]
 
 _STEPS = "_live_steps"
+_CARRYING_ON: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # a learner's tabs, one at a time
 
 
 @dataclass
@@ -112,8 +115,11 @@ def follow(lesson_id: str) -> View | None:
     if job is None or not job.active:
         return None if job is None else View(job, None)
     if len(job.run_ids) <= job.index:
-        _submit(job)
-        _keep(job)
+        with _CARRYING_ON[session.learner()]:
+            job = _as_far_as_any_tab(job)
+            if len(job.run_ids) <= job.index:
+                _submit(job)
+                _keep(job)
         if not job.active:
             return View(job, None)
     try:
@@ -132,11 +138,15 @@ def follow(lesson_id: str) -> View | None:
         job.state, job.error = "failed", error.message
         return View(_keep(job), None)
     if status.state == "done":
-        job.index += 1
-        if job.index == len(job.parts):
-            job.state = "done"
-        _keep(job)
-    elif status.state in ("failed", "cancelled"):
+        with _CARRYING_ON[session.learner()]:
+            ahead = _as_far_as_any_tab(job)
+            if ahead is job:
+                job.index += 1
+                if job.index == len(job.parts):
+                    job.state = "done"
+                _keep(job)
+        return View(ahead, status, steps=tuple(steps))
+    if status.state in ("failed", "cancelled"):
         job.state, job.error = status.state, status.error or ""
         _keep(job)
     return View(job, status, steps=tuple(steps))
@@ -154,6 +164,20 @@ def finished(job: Job) -> dict[str, Run]:
     """The stored Runs of the parts that are done, by label."""
     stored = {part["label"]: session.store().run(run_id) for part, run_id in zip(job.parts, job.run_ids, strict=False)}
     return {label: run for label, run in list(stored.items())[: job.index] if run is not None}
+
+
+def _as_far_as_any_tab(job: Job) -> Job:
+    """``job``, or the same one where another tab of this learner has carried it further. Effect: this session takes it.
+
+    Without this, every tab that watches an experiment would submit its next part once more.
+    """
+    kept = session.recall(_key(job.lesson_id))
+    other = Job(**kept) if isinstance(kept, Mapping) else job
+    same = other.experiment == job.experiment and other.run_ids[: len(job.run_ids)] == job.run_ids
+    if not same or (len(other.run_ids), other.index) <= (len(job.run_ids), job.index):
+        return job
+    st.session_state[_key(job.lesson_id)] = other
+    return other
 
 
 def _submit(job: Job) -> None:

@@ -141,13 +141,14 @@ def show_notices(settings: Sequence[Setting]) -> None:
     with st.container():
         for setting in settings:
             if setting.key in notices:
+                default = str(setting.default)
                 st.warning(
                     t(
-                        "common.link_nonsense",
+                        "common.link_nonsense" if default else "common.link_nonsense_dropped",
                         key=setting.key,
                         value=notices[setting.key],
                         allowed=setting.allowed(),
-                        default=str(setting.default) or "–",
+                        default=default,
                     ),
                     icon=":material/link_off:",
                 )

@@ -97,7 +97,9 @@ def _form(lesson: Lesson, asked: Sequence[Prediction], lock: Lock, mark: str) ->
                     value=None,
                     step=1 if whole else None,
                     key=key,
-                    placeholder=t("predict.placeholder"),
+                    placeholder=t(
+                        "predict.placeholder", low=f"{prediction.minimum:,g}", high=f"{prediction.maximum:,g}"
+                    ),
                     help=prediction.hint[lang] if prediction.hint else None,
                 )
             else:

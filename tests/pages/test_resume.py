@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lessons import learner_code
+from tests.pages.test_lessons import finish, predict, start
 from tests.pages.test_recorded_mode import LEARNER
 
 
@@ -32,3 +33,16 @@ def test_a_code_shows_the_records_of_another_browser_and_leads_back(lab, store) 
     assert again.session_state["_learner"] == other
     again.button(key="code_leave").click().run()
     assert again.session_state["_learner"] == LEARNER
+
+
+def test_two_tabs_that_watch_an_experiment_run_each_part_once(lab, client) -> None:
+    client.num_running = 2
+    first = start(predict(lab("p_kv_cache.py", lang="en")), "kv_cache")
+    second = lab("p_kv_cache.py", lang="en")  # the same learner, the same experiment under way
+    for _ in range(12):
+        first.run()
+        second.run()
+    first, second = finish(first), finish(second)
+    assert not first.exception and not second.exception and not first.error and not second.error
+    assert len(client.submitted) == 2
+    assert first.session_state["job:kv_cache"].run_ids == second.session_state["job:kv_cache"].run_ids

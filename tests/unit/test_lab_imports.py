@@ -95,9 +95,9 @@ def test_a_run_file_is_read_and_checked() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "not JSON"),
+        ("", "is empty"),
         ("hello", "not JSON"),
-        ("[1, 2]", "not JSON"),
+        ("[1, 2]", "a JSON list"),
         ("[" * 100_000, "not JSON"),
         ({"a": 1}, "none of the files"),
         ({"traceEvents": []}, "without tracks of requests"),

@@ -121,7 +121,8 @@ def answers(runs: Runs) -> None:
 
 def _answer(plain: Kept, kept: Kept, request_id: str) -> None:
     name, spoken = t(f"{_NS}.kind_{kept.role}"), session.store().texts(kept.run.run_id)
-    text, pieces = spoken.texts.get(request_id, ""), spoken.pieces.get(request_id, [])
+    pieces = spoken.pieces.get(request_id, [])
+    text = "".join(pieces) or spoken.texts.get(request_id, "")  # pieces: special tokens stand in all of them
     theirs = record(kept.run, request_id)
     place = None if kept is plain else first_difference(record(plain.run, request_id), theirs)
     if place is not None and place < len(pieces):

@@ -208,7 +208,7 @@ def answers(runs: Runs) -> None:
         request_id = form.record.request_id
         place = None if form is plain else first_difference(plain.record, form.record)
         pieces = spoken.pieces.get(request_id, [])
-        text = spoken.texts.get(request_id, "")
+        text = "".join(pieces) or spoken.texts.get(request_id, "")  # pieces: special tokens stand in all three
         if place is not None and place < len(pieces):
             text = marked(pieces, place)
         if form is plain:

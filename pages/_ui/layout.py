@@ -27,7 +27,8 @@ _STYLE = """
 @media (max-width: 640px) {
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
   :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-claims_table, .st-key-ceilings_table)
-    :is(td, th):first-child { min-width: 6rem; }
+    :is(td, th):first-child { min-width: 5.5rem; }
+  [data-testid=stTable] .stMarkdownBadge { font-size: 0.7rem !important; padding: 0 0.1rem !important; }
   .st-key-dg_objectives :is(td, th) { min-width: 4.2rem; }
   :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.72rem !important; }
 }

@@ -207,7 +207,7 @@ def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], x
         y=list(names),
         orientation="h",
         marker={"color": list(_COLOURS.values()), "pattern": {"shape": ["", "", "/"], "solidity": 0.4}},
-        text=[f"{'':4}{text}" for text in texts],  # clear of the modelled mark, which is often at the bar's end
+        text=[f"{'':3}{text}" for text in texts],  # clear of the modelled mark, which is often at the bar's end
         textposition="outside",
         textfont={"size": 16},
         cliponaxis=False,
@@ -216,7 +216,7 @@ def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], x
     )
     frame(figure, height=290, x=x, y="")
     figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(range=[0, max(values) * 1.25])
+    figure.update_xaxes(range=[0, max(values) * 1.65])
     return figure
 
 

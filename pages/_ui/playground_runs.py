@@ -189,7 +189,11 @@ def _changes(key: str, before: Scenario) -> tuple[str, dict[str, object]]:
         }
         caches = CHOICES["prefix_cache"]
         limits["prefix_cache"] = st.selectbox(
-            t(f"{_NS}.prefix_cache"), caches, caches.index(was.prefix_cache), key=f"wi_prefix_cache_{key}"
+            t(f"{_NS}.prefix_cache"),
+            caches,
+            caches.index(was.prefix_cache),
+            key=f"wi_prefix_cache_{key}",
+            format_func=option_words("prefix_cache").__getitem__,
         )
     assert set(limits) <= set(Limits.model_fields)
     return policy, limits

@@ -52,7 +52,7 @@ def tab_to(page, selector: str, most: int = 300) -> None:
 def test_the_first_visitor_may_come_by_a_deep_link_before_the_engine_is_ready(visit) -> None:
     page = visit("/batching?lang=en")
     assert page.locator("h1").inner_text() == "Static and continuous batching"
-    assert page.get_by_role("link", name="Prefill and decode").is_visible()
+    assert page.get_by_role("link", name="Prefill and decode", exact=True).is_visible()
     assert page.context.cookies()[0]["httpOnly"]
 
 

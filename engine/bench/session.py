@@ -141,7 +141,7 @@ class Session:
             elif suite == "streams":
                 num_tokens = len(case["prompts"])
             elif suite == "prefill":
-                num_tokens = len(case["prompts"][0])
+                num_tokens = len(case["prompts"][-1])  # the one before it was the warm-up
                 extra["flops"] = prefill_flops(self.model, num_tokens) / num_tokens
             else:
                 num_tokens = line["num_tokens"]

@@ -173,6 +173,10 @@ def test_a_bench_with_one_peer_one_broken_and_one_missing(tmp_path: Path, fakes)
     (decode,) = [row for row in rows if row[1] == "decode 64, bfloat16"]
     assert decode[2:4] == ["tok/s", "1.00 [1.00, 1.00]"]
     assert decode[-3:-1] == ["0.500 [0.500, 0.500]", "2.00 [2.00, 2.00]"]
+    prefills = {int(row[1].split()[1]): float(row[3].split()[0]) for row in rows if row[1].startswith("prefill ")}
+    assert prefills and all(rate == pytest.approx(n, rel=0.01) for n, rate in prefills.items()), (
+        "not its warm-up's tokens"
+    )
     (chunked,) = [row for row in rows if row[1] == "ours chunked"]
     assert chunked[4:6] == ["2.00 [2.00, 2.00]", "1.00 [1.00, 1.00]"]  # over our static, and over itself
     saved = json.loads((tmp_path / "bench.json").read_text())

@@ -18,11 +18,10 @@ from lessons.facts_error import FactsError
 from lessons.long_context.facts import LONG, Kept, all_kinds, blocks_of_one, kinds, record
 from lessons.long_context.scenarios import KINDS, OWN, num_blocks
 from lessons.smaller_weights.facts import first_difference
-from pages._ui import charts, compare, long_context_charts, session, smaller_weights_charts
+from pages._ui import charts, compare, divergence, long_context_charts
 from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.long_context_charts import KindBars
-from pages._ui.marked_text import marked
 from pages._ui.units import byte_count, milliseconds, number
 
 _NS = "long_context"
@@ -86,25 +85,12 @@ def _room(found: Mapping[str, Kept], key: str, title: str) -> None:
 # ------------------------------------------------------------------------------------------------- what it costs
 def errors(runs: Runs) -> None:
     """The logit errors of 8 and 4 bits on the learner's prompt, and where the answers part."""
-    lang, found = language(), all_kinds(runs)
+    found = all_kinds(runs)
     mine = record(found["own16"].run, OWN)
     small = {"int8": found["own8"], "int4": found["own4"]}
     parts = {name: first_difference(mine, record(kept.run, OWN)) for name, kept in small.items()}
-    words = {"x": t(f"{_NS}.errors_x"), "y": t(f"{_NS}.errors_y"), "parts": t(f"{_NS}.parts")}
-    rows = {t(f"{_NS}.errors_x"): list(range(1, len(small["int8"].error.max_errors) + 1))}
-    rows |= {name: [round(e, 4) for e in kept.error.max_errors] for name, kept in small.items()}
-    charts.show(
-        smaller_weights_charts.errors({n: k.error.max_errors for n, k in small.items()}, parts, words),
-        key="lc_errors",
-        title=t(f"{_NS}.errors"),
-        alt=t(
-            f"{_NS}.errors_alt",
-            int8=number(small["int8"].error.max_logit_error, lang),
-            int4=number(small["int4"].error.max_logit_error, lang),
-        ),
-        table=pd.DataFrame(rows),
-        provenance=lambda: provenance(*(kept.run for kept in small.values())),
-    )
+    found_errors = {name: kept.error for name, kept in small.items()}
+    divergence.errors(_NS, found_errors, parts, [kept.run for kept in small.values()], "lc_errors")
 
 
 def answers(runs: Runs) -> None:
@@ -120,21 +106,15 @@ def answers(runs: Runs) -> None:
 
 
 def _answer(plain: Kept, kept: Kept, request_id: str) -> None:
-    name, spoken = t(f"{_NS}.kind_{kept.role}"), session.store().texts(kept.run.run_id)
-    pieces = spoken.pieces.get(request_id, [])
-    text = "".join(pieces) or spoken.texts.get(request_id, "")  # pieces: special tokens stand in all of them
-    theirs = record(kept.run, request_id)
+    name, theirs = t(f"{_NS}.kind_{kept.role}"), record(kept.run, request_id)
     place = None if kept is plain else first_difference(record(plain.run, request_id), theirs)
-    if place is not None and place < len(pieces):
-        text = marked(pieces, place)
     if kept is plain:
         said = t(f"{_NS}.answer_plain", kind=name)
     elif place is None:
         said = t(f"{_NS}.answer_same", kind=name, n=theirs.num_output_tokens)
     else:
         said = t(f"{_NS}.answer_parts", kind=name, n=place + 1)
-    note(said)
-    st.code(text or " ", language=None, wrap_lines=True)
+    divergence.answer(said, kept.run, request_id, place)
 
 
 # ------------------------------------------------------------------------------------------------- comparison

@@ -15,10 +15,9 @@ from engine.lab.records import Run
 from lessons.facts_error import FactsError
 from lessons.roofline.points import ridge_of
 from lessons.smaller_weights.facts import Form, Step, all_forms, first_difference, forms, roof
-from pages._ui import charts, compare, roofline_charts, session, smaller_weights_charts
+from pages._ui import charts, compare, divergence, roofline_charts, smaller_weights_charts
 from pages._ui.badges import note, provenance
 from pages._ui.i18n import language, t
-from pages._ui.marked_text import marked
 from pages._ui.roofline_charts import Mark, Roof
 from pages._ui.smaller_weights_charts import FormBars
 from pages._ui.units import byte_count, factor, milliseconds, number
@@ -177,25 +176,12 @@ def _mark(kind: str, label: str, step: Step, ceilings: tuple[float, float]) -> M
 # ------------------------------------------------------------------------------------------------- what it costs
 def errors(runs: Runs) -> None:
     """The logit errors token by token, and where the texts part."""
-    lang, found = language(), all_forms(runs)
+    found = all_forms(runs)
     plain = found["bf16"]
     small = {name: form for name, form in found.items() if form.error is not None}
     parts = {name: first_difference(plain.record, form.record) for name, form in small.items()}
-    words = {"x": t(f"{_NS}.errors_x"), "y": t(f"{_NS}.errors_y"), "parts": t(f"{_NS}.parts")}
-    rows = {t(f"{_NS}.errors_x"): list(range(1, len(small["int8"].error.max_errors) + 1))}
-    rows |= {name: [round(e, 4) for e in form.error.max_errors] for name, form in small.items()}
-    charts.show(
-        smaller_weights_charts.errors({n: f.error.max_errors for n, f in small.items()}, parts, words),
-        key="sw_errors",
-        title=t(f"{_NS}.errors"),
-        alt=t(
-            f"{_NS}.errors_alt",
-            int8=number(small["int8"].error.max_logit_error, lang),
-            int4=number(small["int4"].error.max_logit_error, lang),
-        ),
-        table=pd.DataFrame(rows),
-        provenance=lambda: provenance(*(form.one for form in small.values())),
-    )
+    found_errors = {name: form.error for name, form in small.items()}
+    divergence.errors(_NS, found_errors, parts, [form.one for form in small.values()], "sw_errors")
 
 
 def answers(runs: Runs) -> None:
@@ -204,21 +190,14 @@ def answers(runs: Runs) -> None:
     plain = found["bf16"]
     st.subheader(t(f"{_NS}.answers"), anchor=False)
     for name, form in found.items():
-        spoken = session.store().texts(form.one.run_id)
-        request_id = form.record.request_id
         place = None if form is plain else first_difference(plain.record, form.record)
-        pieces = spoken.pieces.get(request_id, [])
-        text = "".join(pieces) or spoken.texts.get(request_id, "")  # pieces: special tokens stand in all three
-        if place is not None and place < len(pieces):
-            text = marked(pieces, place)
         if form is plain:
             said = t(f"{_NS}.answer_plain", form=NAMES[name])
         elif place is None:
             said = t(f"{_NS}.answer_same", form=NAMES[name], n=form.record.num_output_tokens)
         else:
             said = t(f"{_NS}.answer_parts", form=NAMES[name], n=place + 1)
-        note(said)
-        st.code(text or " ", language=None, wrap_lines=True)
+        divergence.answer(said, form.one, form.record.request_id, place)
     provenance(*(form.one for form in found.values()))
 
 

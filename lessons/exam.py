@@ -15,7 +15,7 @@ from types import MappingProxyType
 from engine.lab.records import Run
 from lessons.catalog import Chapter, Lesson, load_lessons
 from lessons.generated import items_from_runs
-from lessons.quiz import Answer, Grade, Item, Note, NumberItem, OrderItem, QuizError, grade
+from lessons.quiz import Answer, Grade, Item, QuizError, grade
 
 SUMMARY = "summary"
 SOURCE_QUESTIONS = ("sm.why_memory_bound", "sm.kv_outgrows", "sm.static_waste")
@@ -115,11 +115,4 @@ def _mark(question: Question, answer: Answer) -> Mark:
     try:
         return Mark(question, grade(question.item, answer), True)
     except QuizError:
-        return Mark(question, Grade(False, 0.0, _missing(question.item)), False)
-
-
-def _missing(item: Item) -> tuple[Note, ...]:
-    """What an unanswered item would have wanted, in the words of its feedback."""
-    if isinstance(item, NumberItem | OrderItem):
-        return (Note("missed", item.otherwise),)
-    return tuple(Note("missed", o.feedback, o.text, o.misconception) for o in item.options if o.correct)
+        return Mark(question, Grade(False, 0.0, ()), False)  # nothing to remark on; the sheet tells what was right

@@ -16,7 +16,7 @@ from engine.lab.records import Run
 from lessons.catalog import lesson as find_lesson
 from lessons.exam import SUMMARY, Mark, Question, Result, draw, mark_sheet
 from lessons.quiz import public_view
-from pages._ui import quiz_form, session
+from pages._ui import quiz_form, quiz_key, session
 from pages._ui.badges import badge, escape, note
 from pages._ui.i18n import language, t
 from pages._ui.prose import mend
@@ -82,8 +82,7 @@ def _open_sheet(kept: Mapping[str, Any], sheet: tuple[Question, ...]) -> None:
             with st.container(key=f"exam_item_{index}"):
                 _origin(question)
                 view = public_view(item, language(), kept["seed"])
-                prompt = f"**{index}.** {mend(view['prompt'])}"
-                given[item.id] = quiz_form.field(view, prompt, f"exam:{kept['attempt']}:{item.id}", None)
+                given[item.id] = quiz_form.field(view, index, f"exam:{kept['attempt']}:{item.id}", None)
         sent = st.form_submit_button(t("exam.submit"), type="primary", icon=":material/assignment_turned_in:")
     if sent and not _given(given):
         st.warning(t("exam.empty"), icon=":material/edit_off:")
@@ -161,8 +160,21 @@ def _marked(index: int, mark: Mark, answer: Any) -> None:
             st.markdown(mend(item.prompt[lang]))
         if item.trace:
             st.code(item.trace[lang], language=None)
-        if not mark.answered:
-            st.markdown(t("exam.not_answered"))
-        elif item.kind == "number":
+        if mark.answered and item.kind == "number":
             st.markdown(t("exam.your_number", value=escape(str(answer)), unit=item.unit[lang]))
-        quiz_form.show_grade(mark.grade)
+        if mark.answered:
+            quiz_form.show_grade(mark.grade, final=True)
+        elif answer is None:
+            st.markdown(t("exam.not_answered"))
+        else:
+            st.markdown(t("exam.not_readable", value=escape(str(answer))))
+        _key(mark)
+
+
+def _key(mark: Mark) -> None:
+    """What would have been right. Several options say so themselves: each is chosen, or marked as missed."""
+    item = mark.question.item
+    if mark.grade.correct or (mark.answered and item.kind == "several"):
+        return
+    st.markdown(f"**{t(f'exam.key_{item.kind}')}**")
+    quiz_key.show(item)

@@ -66,7 +66,7 @@ def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None)
     view = public_view(item, language(), session.learner())
     key = f"quiz:{item.id}"
     with st.form(f"form:{key}", enter_to_submit=True):
-        given = field(view, f"**{index}.** {mend(view['prompt'])}", key, None if answered is None else answered.value)
+        given = field(view, index, key, None if answered is None else answered.value)
         label = t("quiz.check") if answered is None else t("quiz.check_again")
         # The key keeps it the same button when its label changes; otherwise the click on the old one would be lost.
         if st.form_submit_button(label, key=f"check:{item.id}"):
@@ -75,30 +75,33 @@ def _item(lesson: Lesson, item: Item, index: int, answered: StoredAnswer | None)
             _feedback(item, answered)
 
 
-def field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
-    """The input of an item, labelled with its question and filled with the stored answer after a reload."""
-    label_shown = "visible"
-    if view["trace"]:  # the piece of a run stands between the question and its input
-        st.markdown(prompt)
+def field(view: dict[str, Any], index: int, key: str, stored: Any) -> Any:
+    """The question and its input, filled with the stored answer after a reload.
+
+    The question stands above as text, always in the same size. The input carries it once more as a hidden label, plain
+    and without Markdown: Streamlit gives a label to a screen reader letter by letter, asterisks included.
+    """
+    asked, hint = mend(view["prompt"]), _hint(view)
+    parts = [f"**{index}.** {asked}"]
+    parts += [f":small[{hint}]"] if hint and hint not in asked else []
+    if view["trace"]:  # the piece of a run stands between the question and what is said about the input
+        st.markdown(parts[0])
         st.code(view["trace"], language=None, wrap_lines=True)  # a box that scrolls sideways is closed to the keyboard
-        label_shown = "collapsed"
+    shown = parts[1:] if view["trace"] else parts
+    if shown:
+        st.markdown("  \n".join(shown))
+    label = f"{index}. {view['prompt']}"
     if view["kind"] == "number":
         st.session_state.setdefault(key, "" if stored is None else str(stored))
-        note = t("quiz.number_unit", unit=view["unit"])
-        if view["tolerance"]:
-            note += t("quiz.tolerance", tolerance=f"{view['tolerance']:g}")
-        label = note if view["trace"] else f"{prompt}  \n{note}"
-        return st.text_input(label, key=key, placeholder=t("quiz.number_placeholder"))
+        placeholder = t("quiz.number_placeholder")
+        return st.text_input(f"{label} {hint}", key=key, placeholder=placeholder, label_visibility="collapsed")
     if view["kind"] == "order":
-        return _order(view["steps"], prompt, key, stored)
+        return _order(view["steps"], key, stored)
     texts = {option["id"]: mend(option["text"]) for option in view["options"]}
     if view["kind"] == "choice":
         st.session_state.setdefault(key, stored if stored in texts else None)
-        options = {"index": None, "format_func": texts.__getitem__, "label_visibility": label_shown}
-        return st.radio(prompt, list(texts), key=key, **options)
-    hint = t("quiz.choose_several")
-    asked = "" if view["trace"] else prompt
-    st.markdown(asked if hint in prompt else f"{asked}  \n:small[{hint}]")
+        options = {"index": None, "format_func": texts.__getitem__, "label_visibility": "collapsed"}
+        return st.radio(label, list(texts), key=key, **options)
     chosen = []
     for option_id, text in texts.items():
         st.session_state.setdefault(f"{key}:{option_id}", option_id in (stored or ()))
@@ -107,9 +110,16 @@ def field(view: dict[str, Any], prompt: str, key: str, stored: Any) -> Any:
     return chosen
 
 
-def _order(steps: list[dict[str, str]], prompt: str, key: str, stored: Any) -> list[str] | None:
+def _hint(view: dict[str, Any]) -> str:
+    """How to answer, in small print under the question. Pure but for the language."""
+    if view["kind"] == "number":
+        within = t("quiz.tolerance", tolerance=f"{view['tolerance']:g}") if view["tolerance"] else ""
+        return t("quiz.number_unit", unit=view["unit"]) + within
+    return {"order": t("quiz.choose_order"), "several": t("quiz.choose_several")}.get(view["kind"], "")
+
+
+def _order(steps: list[dict[str, str]], key: str, stored: Any) -> list[str] | None:
     """A place for every step. None while a step has none, or two steps have the same."""
-    st.markdown(f"{prompt}  \n:small[{t('quiz.choose_order')}]")
     before = stored if isinstance(stored, list) else []
     places: dict[str, int | None] = {}
     for step in steps:
@@ -142,16 +152,15 @@ def _feedback(item: Item, answered: StoredAnswer) -> None:
     show_grade(result)
 
 
-def show_grade(result: Grade) -> None:
-    """Right or not, and what is to be said about each chosen and each missed part of the answer."""
+def show_grade(result: Grade, *, final: bool = False) -> None:
+    """Right or not, and what is to be said about each chosen and missed part. ``final``: there is no second try."""
     lang = language()
     if result.correct:
         st.success(t("quiz.right"), icon=":material/check_circle:")
+    elif result.score:
+        st.error(t("quiz.partly", percent=round(result.score * 100)), icon=":material/cancel:")
     else:
-        st.error(
-            t("quiz.partly", percent=round(result.score * 100)) if result.score else t("quiz.wrong"),
-            icon=":material/cancel:",
-        )
+        st.error(t("quiz.wrong_final" if final else "quiz.wrong"), icon=":material/cancel:")
     for note in result.notes:
         colour, icon = _VERDICT[note.verdict]
         head = f"{colour}[:material/{icon}: {t(f'quiz.{note.verdict}_option')}]"

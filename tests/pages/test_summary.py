@@ -136,6 +136,25 @@ def test_an_exam_from_beginning_to_end(lab, store) -> None:
     assert len([e for e in at.expander if str(e.label).startswith("**")]) == len(sheet)
     assert sheet[1].item.prompt["en"].split("\n")[0] in "\n".join(e.label for e in at.expander)
     assert translate("en", "quiz.right") in [s.value for s in at.success]
+    nothing_right = [q for q in sheet[1::2] if scores[q.item.id] == 0]
+    verdicts = [e.value for e in at.error]
+    assert verdicts.count(translate("en", "quiz.wrong_final")) == len(nothing_right)
+    in_the_lesson = [q for q in nothing_right if q.lesson_id == "summary"]  # the same answers in its quiz, further up
+    assert verdicts.count(translate("en", "quiz.wrong")) == len(in_the_lesson)
+    shown = all_text(at)
+    for question in sheet[1::2]:
+        for right in rights(question.item):
+            assert right in shown, f"{question.item.id}: there is no second try, so the answer is told"
+
+
+def rights(item) -> list[str]:
+    """What says which answer was right, for an item that was answered wrongly."""
+    if item.kind == "number":
+        return [f"**{item.answer:g} {item.unit['en']}**", mend(item.explanation["en"])]
+    if item.kind == "order":
+        places = (f"{place}. {mend(step.text['en'])}" for place, step in enumerate(item.steps, start=1))
+        return ["\n".join(places), mend(item.explanation["en"])]
+    return [mend(part) for o in item.options if o.correct for part in (o.text["en"], o.feedback["en"])]
 
 
 def test_the_result_is_there_after_a_reload_and_another_exam_is_another(lab, store) -> None:
@@ -164,6 +183,10 @@ def test_an_open_exam_survives_a_reload_and_shows_no_key(lab) -> None:
     for question in sheet:
         if question.item.kind in ("choice", "several"):
             assert not any(option.feedback["en"] in shown for option in question.item.options)
+        else:
+            assert question.item.explanation["en"] not in shown
+    labels = [w.label for w in (*at.radio, *at.text_input)]
+    assert not [label for label in labels if "**" in label], "a screen reader is given a label as it is typed"
     offered = {str(value) for radio in at.radio for value in radio.options}
     assert offered.isdisjoint(option.id for q in sheet if q.item.kind == "choice" for option in q.item.options)
 

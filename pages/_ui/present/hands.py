@@ -12,9 +12,9 @@ import streamlit as st
 
 from engine.lab.records import Run
 from lessons.catalog import Lesson, Prediction, compare
-from lessons.quiz import Item, correct_answer, grade, public_view
+from lessons.quiz import Item, public_view
 from lessons.run_facts import FactsError, prediction_answers
-from pages._ui import session
+from pages._ui import quiz_key, session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
 from pages._ui.prediction_words import say, verdict, with_unit
@@ -110,22 +110,7 @@ def _quiz(lesson: Lesson, items: Sequence[Item], runs: Mapping[str, Run]) -> Non
     if item.run_ids:
         provenance(*(runs[run_id] for run_id in item.run_ids if run_id in runs))
     if st.session_state.get(shown):
-        _answer(item)
+        quiz_key.show(item, wrong_too=True)
     else:
         choices = view.get("options") or view.get("steps") or ()  # lettered, so that hands can be asked for
         st.markdown("  \n".join(f"**{chr(65 + at)}** · {mend(c['text'])}" for at, c in enumerate(choices)))
-
-
-def _answer(item: Item) -> None:
-    lang = language()
-    if item.kind in ("choice", "several"):
-        for option in sorted(item.options, key=lambda option: not option.correct):
-            mark = ":green[:material/check_circle:]" if option.correct else ":red[:material/cancel:]"
-            st.markdown(f"{mark} **{mend(option.text[lang])}**  \n{mend(option.feedback[lang])}")
-        return
-    if item.kind == "number":
-        st.markdown(f":green[:material/check_circle:] **{item.answer:g} {item.unit[lang]}**")
-    else:
-        st.markdown("\n".join(f"{place}. {mend(step.text[lang])}" for place, step in enumerate(item.steps, start=1)))
-    for said in grade(item, correct_answer(item)).notes:
-        st.markdown(mend(said.text[lang]))

@@ -25,9 +25,8 @@ home = st.Page("p_home.py", title=t("common.nav_home"), icon=":material/home:", 
 lesson_pages = {
     lesson.id: st.Page(
         f"p_{lesson.id}.py",
-        title=lesson.title[lang],
+        title=f"{index} · {lesson.title[lang]}",  # a number and no icon: icons with two digits there are none
         url_path=lesson.id.replace("_", "-"),
-        icon=f":material/counter_{index}:" if index < 10 else ":material/lens_blur:",  # the font has no two digits
         help=lesson.goal[lang],
     )
     for index, lesson in enumerate(lessons, start=1)

@@ -15,6 +15,7 @@ from engine.lab.player import MOUNT, script, stylesheet
 from engine.lab.player.payload import Pieces, partial_run, timeline_payload
 from engine.lab.player.twin import timeline_summary, timeline_table
 from engine.lab.records import Run
+from lessons import recorded
 from pages._ui.i18n import translate
 
 __all__ = ["partial_run", "timeline_player"]
@@ -40,7 +41,11 @@ def timeline_player(
 
     Effect: elements on the page. Raises: ValueError for no Run or more than five.
     """
-    _component(key=key, data=timeline_payload(runs, lang, texts=texts, live=live, autoplay=autoplay))
+    data = timeline_payload(runs, lang, texts=texts, live=live, autoplay=autoplay)
+    for (_, run), sent in zip(runs, data["runs"], strict=True):
+        if recorded.is_recorded(run.run_id):  # called so everywhere, never "measured"
+            sent["badge"] = translate(lang, "common.badge_recorded", date=recorded.origin(run).date)
+    _component(key=key, data=data)
     if live:  # the table would be sent again with every step; it comes with the finished Run
         return
     box = st.expander(translate(lang, "player.twin_title"), key=f"{key}_twin", on_change="rerun")

@@ -194,7 +194,7 @@ def test_the_picture_has_every_mark(open_page):
 def test_steps_by_keyboard_and_says_what_happens(open_page):
     page = open_page("kind=one")
     page.press("Home")
-    assert "Step 0 of 10" in page.said() and "A reads 8 tokens (0 to 7)" in page.said()
+    assert "Step 0 (0–10)" in page.said() and "A reads 8 tokens (0 to 7)" in page.said()
     page.press("ArrowRight", "ArrowRight", "ArrowRight")
     assert page.now() == 30
     said = page.said()
@@ -203,7 +203,7 @@ def test_steps_by_keyboard_and_says_what_happens(open_page):
     assert "KV blocks after it: 2 of 64 in use (−1), 2 more cached." in said
     page.press("ArrowLeft")
     assert page.now() == 20
-    wait_for(lambda: "Step 2 of 10" in page.page.locator(".player .announce").inner_text())
+    wait_for(lambda: "Step 2 (0–10)" in page.page.locator(".player .announce").inner_text())
     page.press("End")
     assert page.now() == 170 and "Ended at 170 ms" in page.said()
     page.press("ArrowLeft", "ArrowLeft", "ArrowLeft")
@@ -243,7 +243,7 @@ def test_arrow_keys_inside_the_speed_list_stay_with_the_list(open_page):
 def test_scrubs_by_slider_and_on_the_picture(open_page):
     page = open_page("kind=one")
     page.page.get_by_role("slider", name="Position in time").fill("45")
-    assert page.now() == 45 and "Step 4 of 10" in page.said()
+    assert page.now() == 45 and "Step 4 (0–10)" in page.said()
     box = page.page.locator(".player .canvas").bounding_box()
     page.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
     page.page.mouse.down()
@@ -283,7 +283,7 @@ def test_two_runs_share_one_clock_and_the_difference_is_said(open_page):
     page = open_page("kind=two")
     assert page.page.get_by_text("chunked ends 80 ms before static: 1.89× as fast.").is_visible()
     page.press("Home", "ArrowRight", "ArrowRight")
-    assert "Step 2 of 10" in page.said(0) and "Step 2 of 8" in page.said(1)
+    assert "Step 2 (0–10)" in page.said(0) and "Step 2 (0–8)" in page.said(1)
     page.press("End")
     assert "Ended at 170 ms" in page.said(0) and "Ended at 90 ms" in page.said(1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -55,6 +57,16 @@ def test_the_recorded_runs_are_shown_in_chinese(lab, client: FakeClient, store, 
     assert not at.exception
     run = next(iter(recorded.runs(lesson_id).values()))
     assert translate("zh", "common.badge_recorded", date=recorded.origin(run).date) in all_text(at)
+
+
+def test_the_player_calls_recorded_runs_recorded(lab, client: FakeClient, store) -> None:
+    client.down = True
+    store.show_recorded(store.learner(LEARNER), "batching", True)
+    at = lab("p_batching.py", lang="zh")
+    (player,) = at.get("bidi_component")
+    sent = json.loads(player.proto.json)["runs"]
+    days = {recorded.origin(run).date for run in recorded.runs("batching").values()}
+    assert {run["badge"] for run in sent} == {translate("zh", "common.badge_recorded", date=day) for day in days}
 
 
 def test_other_settings_leave_the_prediction_open(lab, client: FakeClient, store) -> None:

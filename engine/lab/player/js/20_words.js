@@ -64,7 +64,9 @@ function describe(run, t, words) {
   if (run.numSteps === 0) return { heading: words.say("empty"), time: "", lines: [] };
   if (now.state !== "step") return describePause(run, t, now, words);
   const { k } = now;
-  const heading = words.say("step_heading", { step: run.number[k], last: run.number[run.numSteps - 1] });
+  const heading = words.say("step_heading", {
+    step: run.number[k], first: run.number[0], last: run.number[run.numSteps - 1],
+  });
   const time = words.say("step_time", {
     begin: words.clock(run.begin[k], run.total), end: words.clock(run.end[k], run.total),
     length: words.short(run.end[k] - run.begin[k]),

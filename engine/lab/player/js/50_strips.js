@@ -168,7 +168,9 @@ function drawFrameAt(section, paint, t) {
   const { box, ink, run, ratio } = paint;
   const ctx = canvas.getContext("2d");
   const px = (v) => Math.round(v * ratio);
-  const cut = Math.max(px(box.gutter), Math.min(px(paint.x(t)), data.width));
+  const now = moment(run, t);
+  const been = now.state === "done" ? data.width : px(paint.x(t)); // the last check marks stand beyond the end of time
+  const cut = Math.max(px(box.gutter), Math.min(been, data.width));
   ctx.setTransform(1, 0, 0, 1, 0, 0);
   ctx.clearRect(0, 0, canvas.width, canvas.height);
   ctx.drawImage(frame, 0, 0);
@@ -180,7 +182,6 @@ function drawFrameAt(section, paint, t) {
     ctx.globalAlpha = 1;
   }
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-  const now = moment(run, t);
   if (now.state === "step") {
     const left = Math.max(box.gutter, paint.x(run.begin[now.k]));
     ctx.fillStyle = ink.text;

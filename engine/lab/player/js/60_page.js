@@ -100,7 +100,7 @@ function labelSections(sections, runs, words) {
     const { total, badge, canvas } = sections[i];
     const values = { device: run.device, dtype: run.dtype, run_id: run.run_id };
     total.textContent = run.numSteps ? words.say("total", { total: words.whole(run.total) }) : "";
-    badge.textContent = [words.text.badge, run.device, run.dtype, run.run_id].filter(Boolean).join(" · ");
+    badge.textContent = [run.badge ?? words.text.badge, run.device, run.dtype, run.run_id].filter(Boolean).join(" · ");
     badge.title = words.say("badge_title", values);
     canvas.setAttribute("aria-label", words.say("canvas_label", {
       label: run.label, total: words.whole(run.total),

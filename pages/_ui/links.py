@@ -101,8 +101,9 @@ def restore(settings: Sequence[Setting]) -> None:
         if raw is not None and raw != written.get(setting.key):
             written[setting.key] = raw
             value = setting.parse(raw)
-            if value is None:
+            if value is None:  # out of the address at once: some widgets, and what they publish, come only after a run
                 _remember_notice(setting, raw)
+                del st.query_params[setting.key], written[setting.key]
             st.session_state[setting.key] = setting.default if value is None else value
         elif setting.valid(st.session_state.get(setting.key)) is None:
             st.session_state[setting.key] = values.get(setting.key, setting.default)

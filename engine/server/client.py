@@ -33,11 +33,14 @@ class EngineUnavailable(Exception):
 
 
 class EngineRefused(Exception):
-    """The engine answered no, in one sentence; ``field`` names what to change where there is such a thing."""
+    """The engine answered no, in one sentence; ``field`` names what to change where there is such a thing.
 
-    def __init__(self, message: str, field: str = "", status: int = 422) -> None:
+    ``code`` is the reason as a word where one status has several: ``QueueFull``'s for 429.
+    """
+
+    def __init__(self, message: str, field: str = "", status: int = 422, code: str = "") -> None:
         super().__init__(message)
-        self.message, self.field, self.status = message, field, status
+        self.message, self.field, self.status, self.code = message, field, status, code
 
 
 class _Answer(BaseModel):
@@ -225,4 +228,4 @@ def _failure(response: httpx.Response) -> EngineUnavailable | EngineRefused:
         return EngineUnavailable(message)
     if code == "restarted":
         return EngineUnavailable(message, restarted=True)
-    return EngineRefused(message, field, response.status_code)
+    return EngineRefused(message, field, response.status_code, str(code or ""))

@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from engine.lab.scenario import Scenario
 from engine.server.runs import LabRun
@@ -28,8 +29,15 @@ MAX_FINISHED_BYTES = 256 * 2**20
 SHUTTING_DOWN = "the engine is shutting down; try again when it is back"
 
 
+Full = Literal["queue_full", "own_runs", "shutting_down"]
+
+
 class QueueFull(Exception):
-    """No room in the line. The message is one sentence for the person who asked."""
+    """No room in the line. The message is a sentence for the person who asked; ``code`` is the cause for a program."""
+
+    def __init__(self, message: str, code: Full = "queue_full") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -111,12 +119,13 @@ class JobQueue:
         self.expire()
         with self._change:
             if self._closed:
-                raise QueueFull(SHUTTING_DOWN)
+                raise QueueFull(SHUTTING_DOWN, "shutting_down")
             mine = sum(run.client_id == client_id and not run.is_over for run in self._open_runs.values())
             if mine >= MAX_RUNS_PER_CLIENT:
                 raise QueueFull(
                     f"you have {mine} runs waiting or running, the most allowed at once is {MAX_RUNS_PER_CLIENT}; "
-                    "wait for one of them or cancel it"
+                    "wait for one of them or cancel it",
+                    "own_runs",
                 )
             if len(self._open_runs) >= MAX_LAB_RUNS:
                 raise QueueFull(
@@ -133,7 +142,7 @@ class JobQueue:
         """Effect: append an OpenAI request. Raises: QueueFull."""
         with self._change:
             if self._closed:
-                raise QueueFull(SHUTTING_DOWN)
+                raise QueueFull(SHUTTING_DOWN, "shutting_down")
             if len(self._open_generations) >= MAX_GENERATIONS:
                 raise QueueFull(
                     f"{len(self._open_generations)} requests are waiting or running, the most allowed is "

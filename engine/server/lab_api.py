@@ -62,7 +62,7 @@ class _Lab:
         try:
             run = self._queue.submit_run(scenario, client_id)
         except QueueFull as error:
-            raise ApiError(429, str(error), param="client_id", retry_after_s=5) from None
+            raise ApiError(429, str(error), code=error.code, param="client_id", retry_after_s=5) from None
         status = {"run_id": run.run_id, "state": run.state, "position": self._queue.position(run)}
         return JSONResponse({**status, "total_tokens": run.total_tokens, "instance": self._queue.instance}, 202)
 

@@ -28,7 +28,7 @@ from pages._ui import session
 
 __all__ = ["Job", "JobState", "Part", "View", "current", "dismiss", "finished", "follow", "start", "stop"]
 
-JobState = Literal["active", "done", "stopped", "cancelled", "failed", "refused", "busy", "lost", "unreachable"]
+JobState = Literal["active", "done", "stopped", "cancelled", "failed", "refused", "busy", "full", "lost", "unreachable"]
 
 _STEPS = "_live_steps"
 _CARRYING_ON: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # a learner's tabs, one at a time
@@ -193,7 +193,8 @@ def _submit(job: Job) -> None:
     try:
         job.run_ids.append(session.client().submit(scenario, session.learner()).run_id)
     except EngineRefused as error:
-        job.state, job.error = ("busy" if error.status == 429 else "refused"), error.message
+        states: dict[str, JobState] = {"own_runs": "busy", "queue_full": "full", "shutting_down": "unreachable"}
+        job.state, job.error = states.get(error.code, "refused"), error.message
     except EngineUnavailable:
         job.state = "unreachable"
 

@@ -187,7 +187,8 @@ def test_an_engine_that_dies_in_mid_run(lab, client: FakeClient, store) -> None:
     ("refusal", "key"),
     [
         (EngineRefused("max_tokens is 9; too many", "max_tokens"), "run.ended_refused"),
-        (EngineRefused("2 runs are waiting", "client_id", 429), "run.ended_busy"),
+        (EngineRefused("you have 2 runs", "client_id", 429, "own_runs"), "run.ended_busy"),
+        (EngineRefused("64 runs are waiting", "client_id", 429, "queue_full"), "run.ended_full"),
     ],
 )
 def test_a_refusal_is_one_sentence(lab, client: FakeClient, refusal: EngineRefused, key: str) -> None:

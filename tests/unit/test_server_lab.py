@@ -204,7 +204,8 @@ def test_a_third_run_of_one_client_is_429():
         submit(live)
         submit(live)
         response = live.http.post("/lab/runs", json={"scenario": scenario(), "client_id": "me"})
-        assert response.status_code == 429 and "you have 2 runs" in response.json()["error"]["message"]
+        error = response.json()["error"]
+        assert response.status_code == 429 and "you have 2 runs" in error["message"] and error["code"] == "own_runs"
         assert response.headers["retry-after"] == "5"
         gate.set()
 

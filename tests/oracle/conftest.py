@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from engine.lab.scenario import Limits
+from engine.model.ops_cpp import CppOps
+from engine.runtime.cpp_executor import CppExecutor
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.scheduling.requests import Request
@@ -50,6 +52,36 @@ def loaded(model_folder):
 
     torch.set_num_threads(THREADS)
     return load_model("smollm2-135m", "float32", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def cpp_library():
+    """The C++ kernels, built where the lab keeps them. Skips only where there is no compiler."""
+    from engine.settings import settings
+    from kernels.cpu import load_library
+    from kernels.cpu.build import BuildError, find_compiler
+
+    try:
+        find_compiler()
+    except BuildError as error:
+        pytest.skip(str(error))
+    library, why = load_library(settings().home / "kernels", num_threads=2)
+    assert library is not None, why
+    return library
+
+
+@pytest.fixture(scope="session")
+def as_the_lab(request, model_folder):
+    """The same weights as the lab serves them: by the C++ kernels, or where there is no compiler as ``loaded`` does."""
+    from engine.model.load import load_model
+    from kernels.cpu.build import BuildError, find_compiler
+
+    try:
+        find_compiler()
+    except BuildError:
+        return request.getfixturevalue("loaded")
+    library = request.getfixturevalue("cpp_library")
+    return load_model("smollm2-135m", "float32", device="cpu", ops=CppOps(library, None))
 
 
 @pytest.fixture(scope="session")
@@ -90,18 +122,19 @@ def generate(model, prompt_token_ids: list[int], eos_token_ids: list[int] | None
 
 
 @pytest.fixture(scope="session")
-def prompts(loaded) -> list[list[int]]:
-    chats = [loaded.tokenizer.encode_chat([{"role": "user", "content": text}]) for text in CHATS]
-    return [*map(loaded.tokenizer.encode, PROMPTS), *chats]
+def prompts(as_the_lab) -> list[list[int]]:
+    tokenizer = as_the_lab.tokenizer
+    chats = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in CHATS]
+    return [*map(tokenizer.encode, PROMPTS), *chats]
 
 
 @pytest.fixture(scope="session")
-def alone(loaded, prompts) -> list[list[int]]:
+def alone(as_the_lab, prompts) -> list[list[int]]:
     """Our output for each prompt, served alone with its prompt in one piece."""
     outputs = []
     for prompt in prompts:
         request = Request("alone", prompt, NUM_TOKENS, ignore_eos=True)
-        serve(loaded, [request], "chunked", Limits(max_requests=1, max_batch_tokens=256, num_blocks=16))
+        serve(as_the_lab, [request], "chunked", Limits(max_requests=1, max_batch_tokens=256, num_blocks=16))
         outputs.append(request.output_token_ids)
     return outputs
 
@@ -113,7 +146,8 @@ def answers(hugging_face, prompts, alone) -> list[Answer]:
 
 def serve(loaded, requests: list[Request], policy: str, limits: Limits) -> None:
     """Effect: all requests are served to their end."""
-    engine = Engine(TorchExecutor(loaded, limits, 16), policy, limits, 16)
+    executor = CppExecutor if isinstance(loaded.decoder.ops, CppOps) else TorchExecutor
+    engine = Engine(executor(loaded, limits, 16), policy, limits, 16)
     for request in requests:
         engine.add(request, eos_token_ids=loaded.eos_token_ids)
     while engine.has_work:

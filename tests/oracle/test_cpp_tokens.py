@@ -22,9 +22,6 @@ from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
-from engine.settings import settings
-from kernels.cpu import load_library
-from kernels.cpu.build import BuildError, find_compiler
 from kernels.reference import quantize_int4, quantize_int8
 from tests.oracle.conftest import PROMPTS
 
@@ -39,17 +36,6 @@ LOGIT_ERROR = {"float32": 1e-4, "bfloat16": 0.15}
 LONGEST = 24
 ENDING = {24: 1, 20: 2, 16: 5, 12: 8, 8: 8, 4: 16}  # how many of the requests make so many tokens
 BUCKETS = (40, 24, 16, 8, 3, 1)  # rows of the decode steps: each takes other tiles through the kernels
-
-
-@pytest.fixture(scope="module")
-def library():
-    try:
-        find_compiler()
-    except BuildError as error:
-        pytest.skip(str(error))
-    found, why = load_library(settings().home / "kernels", num_threads=2)
-    assert found is not None, why
-    return found
 
 
 class _RoundedWeights(TorchOps):
@@ -117,8 +103,8 @@ def different_texts(requests: list[Request]) -> list[Request]:
 
 
 @pytest.mark.parametrize(("dtype", "weights"), FORMATS)
-def test_greedy_tokens_in_every_batch_bucket(library, model_folder, dtype, weights, record_property):
-    compiled = load_model(MODEL, dtype, weights=weights, device="cpu", ops=CppOps(library, weights))
+def test_greedy_tokens_in_every_batch_bucket(cpp_library, model_folder, dtype, weights, record_property):
+    compiled = load_model(MODEL, dtype, weights=weights, device="cpu", ops=CppOps(cpp_library, weights))
     executor = CppExecutor(compiled, Limits(num_blocks=160))
     requests = serve_all_buckets(executor, [compiled.tokenizer.encode(text) for text in PROMPTS])
     texts = different_texts(requests)

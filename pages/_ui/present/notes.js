@@ -8,8 +8,10 @@ export default function notes(component) {
   const bar = parentElement.querySelector(".bar");
   const { words } = data;
   const channel = new BroadcastChannel(CHANNEL);
+  let now = "";
 
   const mark = (section) => {
+    now = section;
     document.querySelectorAll("[data-present-now]").forEach((step) => step.removeAttribute("data-present-now"));
     const step = document.querySelector(`.st-key-note_step_${CSS.escape(section)}`);
     if (!step) return;
@@ -49,7 +51,15 @@ export default function notes(component) {
   bar.querySelector(".next").onclick = () => channel.postMessage({ move: 1 });
   bar.querySelector(".restart").onclick = restart;
   draw();
-  const ticking = setInterval(draw, 1000);
+  // The stage may not be listening yet when it is asked, nor the step be drawn when the answer comes.
+  const catchUp = () => {
+    if (!now) channel.postMessage({ ask: true });
+    else if (!document.querySelector("[data-present-now]")) mark(now);
+  };
+  const ticking = setInterval(() => {
+    draw();
+    catchUp();
+  }, 1000);
   channel.postMessage({ ask: true });
   return () => {
     clearInterval(ticking);

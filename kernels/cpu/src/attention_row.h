@@ -32,10 +32,12 @@ constexpr int kSpread = 4;
 
 // A query for score_keys: of each 16 words four vectors, in which quarter l holds word 4 l + t in all its lanes.
 inline void spread_query(const uint32_t* q, int words, uint32_t* to) {
-  for (int w = 0; w < words; w += kLanes) {
-    for (int t = 0; t < 4; ++t) {
-      for (int lane = 0; lane < kLanes; ++lane) *to++ = q[w + lane / 4 * 4 + t];
-    }
+  for (int w = 0; w < words; w += kLanes, to += 4 * kLanes) {
+    const __m512i all = _mm512_loadu_si512(q + w);
+    _mm512_storeu_si512(to, _mm512_shuffle_epi32(all, _MM_PERM_AAAA));
+    _mm512_storeu_si512(to + kLanes, _mm512_shuffle_epi32(all, _MM_PERM_BBBB));
+    _mm512_storeu_si512(to + 2 * kLanes, _mm512_shuffle_epi32(all, _MM_PERM_CCCC));
+    _mm512_storeu_si512(to + 3 * kLanes, _mm512_shuffle_epi32(all, _MM_PERM_DDDD));
   }
 }
 
@@ -130,21 +132,21 @@ TBT_INLINE void interleave(const bf16* even, const bf16* odd, u32x16& a, u32x16&
 #endif
 }
 
-// The dimension that lane `lane` of vector a (half 0) or b (half 1) of `interleave` holds.
-template <class T>
-constexpr int dimension_of(int half, int lane) {
-  return sizeof(T) == 2 && TBT_BF16_DOT ? lane / 4 * 8 + half * 4 + lane % 4 : half * kLanes + lane;
-}
-
+// The sums of 32 dimensions as add_values leaves them, brought into the order of the dimensions: `interleave` puts four
+// dimensions into vector a, the next four into b, and so on.
 template <class T>
 void plain_order(float* values, int dim) {
-  float lanes[kBlock];
-  for (int d = 0; d < dim; d += kBlock) {
-    std::memcpy(lanes, values + d, sizeof(lanes));
-    for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < kLanes; ++i) values[d + dimension_of<T>(half, i)] = lanes[half * kLanes + i];
+#if TBT_BF16_DOT
+  if constexpr (sizeof(T) == 2) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    for (int d = 0; d < dim; d += kBlock) {
+      const __m512 a = _mm512_loadu_ps(values + d), b = _mm512_loadu_ps(values + d + kLanes);
+      _mm512_storeu_ps(values + d, _mm512_permutex2var_ps(a, first, b));
+      _mm512_storeu_ps(values + d + kLanes, _mm512_permutex2var_ps(a, second, b));
     }
   }
+#endif
 }
 
 // out[g] = out[g] * factors[g] + sum of weights[g][key] * value[key], for G heads and C times 32 dimensions.

@@ -249,6 +249,16 @@ struct Scratch {
   Buffer<uint8_t> block;  // widened weights of one unit
 };
 
+// What the tile of rows [m, m + height) fetches of a block that comes later: where many tiles pass over a block, the last
+// two bring half of it each, so that memory is busy all the time; of a block of narrow weights the last brings the whole.
+inline Ahead ahead_of(const Weight& w, int block, int m, int height, int rows) {
+  if (height >= rows) return {nullptr, 0};
+  const bool last = m + height >= rows, wide = w.kind <= static_cast<int32_t>(Kind::kBfloat16);
+  if (!wide) return {last ? w.block(block) : nullptr, 1};
+  if (last) return {w.block(block) + w.block_bytes() / 2, 1};
+  return {m + 2 * height >= rows ? w.block(block) : nullptr, 1};
+}
+
 // For blocks [first, first + count) of w and all rows of x, tile by tile, call
 //   done(m, rows, out, stride)   with out[i][j] = (x W^T + bias)[m + i][first * 32 + j].
 // group_sums is read for int4 only (see sum_groups).
@@ -296,9 +306,7 @@ void linear(const Weight& w, int first, int count, const T* x, int x_stride, int
           }
         }
         const T* from = widened ? wide + b * elements : reinterpret_cast<const T*>(w.block(first + b));
-        const bool last_of_many = m > 0 && m + height >= rows;
-        tile<M()>(from, xm, x_stride, w.inputs, to, stride,
-                  {last_of_many ? w.block(first + count + b) : nullptr, kind <= Kind::kBfloat16 ? 2 : 1});
+        tile<M()>(from, xm, x_stride, w.inputs, to, stride, ahead_of(w, first + count + b, m, height, rows));
         if (kind == Kind::kInt8) scale_columns(to, m_rows, stride, scale);
       });
       if (w.bias) add_to_columns(to, m_rows, stride, w.bias + (first + b) * kBlock);

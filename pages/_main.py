@@ -52,7 +52,7 @@ if not asked:
         layout.engine_card()
         run_panel.background(shown, experiments)
 
-with st.container(horizontal=True, horizontal_alignment="right", key="top_bar"):
+with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", key="top_bar"):
     if shown is not None:
         present.link(page)
     session.language_switch()

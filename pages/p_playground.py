@@ -51,5 +51,7 @@ if first is not None:
         playground_runs.exports(run, session.store().texts(run.run_id).pieces or None)
     note(t("playground.command"))
     st.code(
-        "python -m engine run SCENARIO.json --out RUN.jsonl\npython -m engine diff A.jsonl B.jsonl", language="bash"
+        "python -m engine run SCENARIO.json --out RUN.jsonl\npython -m engine diff A.jsonl B.jsonl",
+        language="bash",
+        wrap_lines=True,
     )

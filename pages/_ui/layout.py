@@ -21,20 +21,27 @@ from pages._ui.units import byte_count, number
 STEPS = ("predict", "run", "look", "compare", "why", "quiz")
 _HTML_LANG = {"en": "en", "zh": "zh-CN"}
 # On a phone the badges would leave the words of a comparison one or two characters a line, and the trace of a question
-# would break its columns.
+# would break its columns. What may be chosen in a file field stands in its label, in the language of the page.
 _STYLE = """
 [class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }
+@media (min-width: 641px) { [class*='st-key-narrow_'] { display: none; } }
 @media (max-width: 640px) {
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
-  :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-claims_table, .st-key-ceilings_table)
-    :is(td, th):first-child { min-width: 5.5rem; }
+  :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-pg_figures, .st-key-claims_table,
+    .st-key-ceilings_table) :is(td, th):first-child { min-width: 5.5rem; }
   [data-testid=stTable] .stMarkdownBadge { font-size: 0.7rem !important; padding: 0 0.1rem !important; }
   .st-key-dg_objectives :is(td, th) { min-width: 4.2rem; }
   :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.72rem !important; }
 }
+[data-testid=stFileUploaderDropzoneInstructions] { display: none; }
 """
-# Streamlit's own hint in a field, "Press Enter to submit form", is English only; the button beside says the same.
-_CHINESE_STYLE = "[data-testid=InputInstructions] { display: none; }"
+# Streamlit speaks English only. Its hint in a field, "Press Enter to submit form", says what the button beside it says;
+# the word on a file field's button is replaced, for a screen reader too: a name has no part that is not visible.
+_CHINESE_STYLE = """
+[data-testid=InputInstructions] {{ display: none; }}
+[data-testid=stFileUploaderDropzone] button p {{ visibility: hidden; font-size: 0; }}
+[data-testid=stFileUploaderDropzone] button p::after {{ content: "{word}"; visibility: visible; font-size: 1rem; }}
+"""
 _DARK_STYLE = "[data-testid^='stBaseButton-primary']:not(:disabled) { color: #10100f !important; }"
 
 
@@ -46,7 +53,7 @@ def page_chrome(lang: str) -> None:
     """
     st.html(
         f"<style>{_STYLE}{_DARK_STYLE if st.context.theme.type == 'dark' else ''}"
-        f"{_CHINESE_STYLE if lang == 'zh' else ''}</style>"
+        f"{_CHINESE_STYLE.format(word=t('common.choose_file')) if lang == 'zh' else ''}</style>"
         f"<script>document.documentElement.lang = {json.dumps(_HTML_LANG[lang])}</script>",
         unsafe_allow_javascript=True,
     )

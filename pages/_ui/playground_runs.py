@@ -67,8 +67,11 @@ def choose() -> tuple[StoredRun | None, StoredRun | None]:
     if state.get(SECOND) not in others:
         state[SECOND] = NOTHING
     words = {NOTHING: t(f"{_NS}.nothing"), **{key: _describe(one) for key, one in stored.items()}}
-    st.selectbox(t(f"{_NS}.first"), options, key=FIRST, format_func=words.__getitem__)
-    st.selectbox(t(f"{_NS}.second"), others, key=SECOND, format_func=words.__getitem__)
+    for name, field, offered in (("first", FIRST, options), ("second", SECOND, others)):
+        st.selectbox(t(f"{_NS}.{name}"), offered, key=field, format_func=words.__getitem__)
+        if state[field] != NOTHING:
+            with st.container(key=f"narrow_{name}"):  # on a phone only: the field cuts what it shows
+                note(escape(words[state[field]]))
     if state[FIRST] == NOTHING:
         st.info(t(f"{_NS}.no_run"), icon=":material/insights:")
     return stored.get(state[FIRST]), stored.get(state[SECOND])
@@ -100,7 +103,7 @@ def labels(first: StoredRun, second: StoredRun | None) -> tuple[str, str]:
 def importer() -> None:
     """Files that become stored Runs. Effect: a good one is stored and shown; a broken one changes nothing."""
     given = st.file_uploader(
-        t(f"{_NS}.import"),
+        t(f"{_NS}.import", limit=MOST_FILE_MB),
         type=["jsonl", "json"],
         key="pg_file",
         help=t(f"{_NS}.import_help"),
@@ -175,14 +178,14 @@ def what_if(key: str, run: Run) -> None:
 def _changes(key: str, before: Scenario) -> tuple[str, dict[str, object]]:
     """The fields of the change, filled with what was; a new Run has new ones."""
     was = before.limits
-    with st.grid(3, min_column_width=220):
-        policy = st.selectbox(
-            t(f"{_NS}.policy"),
-            POLICIES,
-            POLICIES.index(before.policy),
-            key=f"wi_policy_{key}",
-            format_func=option_words("policy").__getitem__,
-        )
+    policy = st.selectbox(
+        t(f"{_NS}.policy"),
+        POLICIES,
+        POLICIES.index(before.policy),
+        key=f"wi_policy_{key}",
+        format_func=option_words("policy").__getitem__,
+    )
+    with st.grid(2, min_column_width=220):
         limits: dict[str, object] = {
             name: st.number_input(t(f"{_NS}.{name}"), low, high, getattr(was, name), step=1, key=f"wi_{name}_{key}")
             for name, low, high in CHANGEABLE

@@ -229,7 +229,8 @@ def files() -> None:
     """A file of another tool, drawn at once: TTFT, TPOT, gaps, and what it lacks. Effect: nothing is stored."""
     st.subheader(t(f"{_NS}.files"), anchor=False)
     st.markdown(t(f"{_NS}.files_what"))
-    given = st.file_uploader(t(f"{_NS}.file"), type=["json", "jsonl"], key="rs_file", max_upload_size=MOST_FILE_MB)
+    label = t(f"{_NS}.file", limit=MOST_FILE_MB)
+    given = st.file_uploader(label, type=["json", "jsonl"], key="rs_file", max_upload_size=MOST_FILE_MB)
     if given is None:
         return
     try:

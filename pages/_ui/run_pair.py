@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from engine.lab.key_figures import key_figures, phase_times, ratio
+from engine.lab.key_figures import Figure, key_figures, phase_times, ratio
 from engine.lab.records import Run
 from engine.lab.replay import BlockRuleError
 from engine.lab.tables import request_table
@@ -24,6 +24,7 @@ from pages._ui.views import e2e_per_request, ttft_per_request
 
 _NS = "run_pair"
 MOST_BARS = 32
+LEAST_RATIO = 0.001
 MOST_BLOCKS = 1_024  # of a pool that is drawn whole
 Labelled = Sequence[tuple[str, Run]]
 
@@ -63,11 +64,17 @@ def _figures(runs: Labelled, key: str) -> None:
         for head, value in zip(heads, values, strict=True):
             columns.setdefault(head, []).append(value.text(lang))
         if len(values) == 2:
-            columns.setdefault(t(f"{_NS}.ratio"), []).append(factor(ratio(*values), lang))
+            columns.setdefault(t(f"{_NS}.ratio"), []).append(_ratio(*values))
     st.subheader(t("report.figures"), anchor=False)
     with st.container(key=f"{key}_figures"):
         st.table(pd.DataFrame(columns), hide_index=True, border="horizontal", alt=t(f"{_NS}.figures_alt"))
     provenance(*(run for _, run in runs))
+
+
+def _ratio(first: Figure, second: Figure) -> str:
+    """Of two waits that are both next to nothing, the ratio has digits that say nothing and fit no phone."""
+    value, lang = ratio(first, second), language()
+    return f"< {factor(LEAST_RATIO, lang)}" if value and value < LEAST_RATIO else factor(value, lang)
 
 
 def _per_request(name: str, runs: Labelled, key: str) -> None:

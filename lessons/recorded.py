@@ -98,6 +98,12 @@ def origin(run: Run) -> Origin:
 
 
 @functools.lru_cache(maxsize=KEEP_LESSONS)
+def experiment(lesson_id: str) -> str:
+    """Fingerprint of the experiment that was recorded; its prompts were English ones."""
+    return fingerprint([part.plain() for part in default_parts(lesson_id)])
+
+
+@functools.lru_cache(maxsize=KEEP_LESSONS)
 def experiments(lesson_id: str) -> frozenset[str]:
     """Fingerprints of the experiment that was recorded, asked for in either language."""
     return frozenset(fingerprint([part.plain() for part in default_parts(lesson_id, lang)]) for lang in LANGS)

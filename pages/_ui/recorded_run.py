@@ -59,8 +59,11 @@ def banner(lesson: Lesson, make_parts: Callable[[], Sequence[Part]]) -> bool:
         return False
     origin = recorded.origin(next(iter(recorded.runs(lesson.id).values())))
     text = t("recorded.banner", device=escape(origin.device), threads=origin.threads, date=origin.date)
-    if fingerprint([part.plain() for part in make_parts()]) not in recorded.experiments(lesson.id):
+    asked = fingerprint([part.plain() for part in make_parts()])
+    if asked not in recorded.experiments(lesson.id):
         text += " " + t("recorded.other_settings")
+    elif asked != recorded.experiment(lesson.id):
+        text += " " + t("recorded.other_language")
     st.info(text, icon=":material/history:")
     if store.own_runs(learner, lesson.id):
         st.button(

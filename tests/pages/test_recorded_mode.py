@@ -57,6 +57,8 @@ def test_the_recorded_runs_are_shown_in_chinese(lab, client: FakeClient, store, 
     assert not at.exception
     run = next(iter(recorded.runs(lesson_id).values()))
     assert translate("zh", "common.badge_recorded", date=recorded.origin(run).date) in all_text(at)
+    has_prompts_of_its_own = len(recorded.experiments(lesson_id)) == 2
+    assert (translate("zh", "recorded.other_language") in all_text(at)) == has_prompts_of_its_own
 
 
 def test_the_player_calls_recorded_runs_recorded(lab, client: FakeClient, store) -> None:

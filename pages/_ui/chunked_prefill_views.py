@@ -39,7 +39,8 @@ def player(runs: Mapping[str, Run], role: str) -> None:
     st.subheader(t(f"{_NS}.player"), anchor=False)
     pair = [point for point in points(runs) if point.role in (WHOLE, role)]
     spoken = [session.store().texts(point.run.run_id).pieces or None for point in pair]
-    timeline_player([(name_of(p), p.run) for p in pair], lang=language(), key="cp_player", texts=spoken)
+    names = {"long": t(f"{_NS}.row_long")}
+    timeline_player([(name_of(p), p.run) for p in pair], lang=language(), key="cp_player", texts=spoken, names=names)
     provenance(*(p.run for p in pair))
 
 

@@ -89,7 +89,10 @@ def timeline(found: ThreeWays) -> None:
     """The Run on its clock: many small steps, then one large one. The training step follows outside of it."""
     st.subheader(t(f"{_NS}.timeline"), anchor=False)
     pieces = session.store().texts(found.run.run_id).pieces or None
-    timeline_player([(t("common.policy_run"), found.run)], lang=language(), key="ti_player", texts=[pieces])
+    names = {name: t(f"{_NS}.row_{name}") for name in ("write", "read")}
+    timeline_player(
+        [(t("common.policy_run"), found.run)], lang=language(), key="ti_player", texts=[pieces], names=names
+    )
     provenance(found.run)
 
 

@@ -10,6 +10,7 @@ from lessons.catalog import lesson
 from lessons.quiz import correct_answer
 from lessons.training_inference.scenarios import three_ways
 from pages._ui.i18n import translate
+from pages._ui.player import called
 from tests.pages.fake_client import FakeClient
 from tests.pages.test_lessons import LEARNER, finish, predict, run_lesson, start
 from tests.pages.test_smoke import CJK, all_text
@@ -90,3 +91,12 @@ def test_a_trace_stands_beside_its_question(lab) -> None:
     item = next(i for i in lesson(ID).quiz if i.trace)
     at = lab(PAGE, lang="zh")
     assert item.trace["zh"] in [code.value for code in at.code]
+
+
+def test_the_rows_of_the_timeline_are_called_by_words_of_the_page() -> None:
+    run = serve(three_ways("Once upon a time", 16))
+    shown = called(run, {"write": "写", "read": "读"})
+    assert [r.request_id for r in shown.requests] == ["写", "读"]
+    steps = "".join(step.model_dump_json() for step in shown.steps)
+    assert '"写"' in steps and '"read"' not in steps
+    assert called(shown, {"写": "write", "读": "read"}) == run

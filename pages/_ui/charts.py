@@ -50,7 +50,8 @@ def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
         },
         hoverlabel={"font": {"size": 14 * scale}},
     )
-    shared = {"tickfont": {"size": 14 * scale, "color": ink}, "automargin": True, "fixedrange": True}
+    tick_font = {"size": 14 * scale, "color": ink}
+    shared = {"tickfont": tick_font, "automargin": True, "fixedrange": True, "separatethousands": True}
     figure.update_xaxes(title={"text": x, "font": {"size": 15 * scale, "color": ink}}, **shared)
     figure.update_yaxes(title={"text": y, "font": {"size": 15 * scale, "color": ink}}, **shared)
     return figure

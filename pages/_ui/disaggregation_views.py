@@ -28,8 +28,8 @@ def knob_value(name: str, value: int) -> str:
     if name == "link":
         return t(f"{_NS}.link_value", n=value) if value else t(f"{_NS}.link_fast")
     if name == "budget":
-        return t(f"{_NS}.budget_value_{value}", n=value)
-    return t(f"{_NS}.long_value", n=value)
+        return t(f"{_NS}.budget_value_{value}", n=number(value, language()))
+    return t(f"{_NS}.long_value", n=number(value, language()))
 
 
 def model_line() -> None:
@@ -176,15 +176,15 @@ def objectives(pair: Pair) -> None:
     lang = language()
     st.subheader(t(f"{_NS}.objectives"), anchor=False)
     st.markdown(t(f"{_NS}.objectives_are"))
-    found = pair.objectives()
+    found, total = pair.objectives(), len(pair.shared.requests)
     frame = pd.DataFrame(
         {
             t(f"{_NS}.col_objective"): [t(f"{_NS}.objective_{one.name}") for one in found],
             t(f"{_NS}.col_limits"): [
                 t(f"{_NS}.limits", ttft=seconds(one.ttft_s, lang), tpot=seconds(one.tpot_s, lang)) for one in found
             ],
-            t(f"{_NS}.part_shared"): [_goodput(one, "shared") for one in found],
-            t(f"{_NS}.part_disaggregated"): [_goodput(one, "split") for one in found],
+            t(f"{_NS}.part_shared"): [_goodput(one, "shared", total) for one in found],
+            t(f"{_NS}.part_disaggregated"): [_goodput(one, "split", total) for one in found],
         }
     )
     with st.container(key="dg_objectives"):
@@ -192,11 +192,15 @@ def objectives(pair: Pair) -> None:
     provenance(pair.shared, pair.split)
 
 
-def _goodput(one: Objective, which: str) -> str:
+def _goodput(one: Objective, which: str, total: int) -> str:
     lang = language()
     good = getattr(one, which)
     words = t(
-        f"{_NS}.goodput", n=good.num_within, share=percent(good.share, lang), rate=number(good.requests_per_s, lang)
+        f"{_NS}.goodput",
+        n=good.num_within,
+        total=total,
+        share=percent(good.share, lang),
+        rate=number(good.requests_per_s, lang),
     )
     return f"{words} {badge('measured')}"
 

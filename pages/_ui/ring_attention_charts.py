@@ -6,7 +6,7 @@ modelled values hollow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -91,14 +91,16 @@ def kept(
     return figure
 
 
-def pairs(names: Sequence[str], shares: Sequence[Sequence[float]], words: Mapping[str, str]) -> go.Figure:
-    """Who computes with whose keys: percent of all pairs, queries down, keys across. ``words``: x, y."""
+def pairs(
+    names: Sequence[str], shares: Sequence[Sequence[float]], words: Mapping[str, str], say: Callable[[float], str]
+) -> go.Figure:
+    """Who computes with whose keys: shares of all pairs, queries down. ``words``: x, y; ``say``: a cell."""
     figure = go.Figure()
     figure.add_heatmap(
         x=list(names),
         y=list(names),
         z=[list(row) for row in shares],
-        text=[[f"{value:.1f} %" if value else "–" for value in row] for row in shares],
+        text=[[say(value) if value else "–" for value in row] for row in shares],
         texttemplate="%{text}",
         textfont={"size": 15, "color": palette.ink(st.context.theme.type)},
         colorscale=[[0, "rgba(0,114,178,0.04)"], [1, "rgba(0,114,178,0.5)"]],

@@ -15,14 +15,14 @@ from pages._ui import charts, compare, session
 from pages._ui import ring_attention_charts as figures
 from pages._ui.badges import note, provenance
 from pages._ui.i18n import language, t
-from pages._ui.units import byte_count, factor, milliseconds, percent, seconds
+from pages._ui.units import byte_count, factor, milliseconds, number, percent, seconds
 
 _NS = "ring_attention"
 
 
 def knob_value(name: str, value: int | str) -> str:
     """The words for one value of a knob. Pure but for the language."""
-    return t(f"{_NS}.layout_{value}") if name == "layout" else t(f"{_NS}.{name}_value", n=value)
+    return t(f"{_NS}.layout_{value}") if name == "layout" else t(f"{_NS}.{name}_value", n=number(value, language()))
 
 
 def model_line() -> None:
@@ -134,7 +134,7 @@ def pairs(pair: Pair) -> None:
     lang, told = language(), pair.told(pair.ring)
     words = {"x": t(f"{_NS}.x_keys"), "y": t(f"{_NS}.y_queries")}
     charts.show(
-        figures.pairs(names, shares, words),
+        figures.pairs(names, shares, words, lambda value: percent(round(value, 1) / 100, lang)),
         key="ra_pairs",
         title=t(f"{_NS}.pairs"),
         alt=t(

@@ -80,9 +80,8 @@ def draw(about: Mapping[str, Any] | None, recorded: DeviceInfo, dtype: str) -> N
     if spec is None:
         note(t("ceilings.no_spec", device=escape(recorded.name)))
     else:
-        note(
-            f"{badge('spec')} {escape(spec.name)}: {escape(spec.bandwidth_gbps.source if spec.bandwidth_gbps else '')}"
-        )
+        source = escape(spec.bandwidth_gbps.source if spec.bandwidth_gbps else "")
+        note(f"{badge('spec')} {t('common.sourced', name=escape(spec.name), source=source)}")
     if found is None:
         note(t("ceilings.from_run"))
         return

@@ -184,7 +184,8 @@ def elsewhere(model_id: str, card_id: str) -> None:
         table=pd.DataFrame(rows),
         provenance=lambda: note(
             f"{badge('modelled')} {t(f'{_NS}.long_formula')}  \n"
-            f"{badge('spec')} {entry.name} ({entry.source}), {card.name} ({card.memory_gb.source})"
+            f"{badge('spec')} {t('common.sourced', name=entry.name, source=entry.source)}  \n"
+            f"{badge('spec')} {t('common.sourced', name=card.name, source=card.memory_gb.source)}"
         ),
     )
     note(

@@ -15,7 +15,7 @@ from lessons.catalog import Lesson
 from lessons.parts import Part, fingerprint
 from pages._ui import jobs, session
 from pages._ui.badges import escape
-from pages._ui.i18n import t
+from pages._ui.i18n import language, t
 
 
 def button(
@@ -60,10 +60,11 @@ def banner(lesson: Lesson, make_parts: Callable[[], Sequence[Part]]) -> bool:
     origin = recorded.origin(next(iter(recorded.runs(lesson.id).values())))
     text = t("recorded.banner", device=escape(origin.device), threads=origin.threads, date=origin.date)
     asked = fingerprint([part.plain() for part in make_parts()])
+    gap = "" if language() == "zh" else " "
     if asked not in recorded.experiments(lesson.id):
-        text += " " + t("recorded.other_settings")
+        text += gap + t("recorded.other_settings")
     elif asked != recorded.experiment(lesson.id):
-        text += " " + t("recorded.other_language")
+        text += gap + t("recorded.other_language")
     st.info(text, icon=":material/history:")
     if store.own_runs(learner, lesson.id):
         st.button(

@@ -208,7 +208,7 @@ def _follow_unseen(busy: list[str], titles: dict[str, str]) -> None:
         if view.status is None:
             note(t("run.no_answer"))
         elif view.status.state == "queued":
-            note(f"{titles[lesson_id]}: {t('run.queued', position=view.status.position)}")
+            note(t("common.said_of", name=titles[lesson_id], said=t("run.queued", position=view.status.position)))
         else:
             share = view.status.num_tokens / max(view.status.total_tokens, 1)
             st.progress(min(share, 1.0), text=titles[lesson_id])

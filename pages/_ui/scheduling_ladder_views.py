@@ -186,7 +186,8 @@ def _against_below(runs: Mapping[str, Run], policy: str, below: str | None) -> N
         if say(other) != say(one)
     ]
     st.markdown(f"{t(f'{_NS}.against', below=name_of(below))} {badge('measured')}")
-    st.markdown("\n".join(f"- {name}: {before} → **{after}**" for name, before, after in lines) or "–")
+    said = (t("common.said_of", name=name, said=f"{before} → **{after}**") for name, before, after in lines)
+    st.markdown("\n".join(f"- {line}" for line in said) or "–")
 
 
 # ------------------------------------------------------------------------------------------------- why did it wait?
@@ -217,7 +218,9 @@ def waiting(runs: Mapping[str, Run], request_id: str) -> None:
         ),
         provenance=lambda: provenance(*(runs[policy] for policy in RUNGS)),
     )
-    st.markdown("\n".join(f"- **{name_of(policy)}**: {_answer(runs[policy], request_id)}" for policy in RUNGS))
+    answers = {policy: _answer(runs[policy], request_id) for policy in RUNGS}
+    said = (t("common.said_of", name=f"**{name_of(policy)}**", said=answer) for policy, answer in answers.items())
+    st.markdown("\n".join(f"- {line}" for line in said))
 
 
 def _waited_ms(run: Run, request_id: str) -> Counter:

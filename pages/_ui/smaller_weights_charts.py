@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from pages._ui import palette
 from pages._ui.charts import _layout as frame
+from pages._ui.i18n import t
 
 _ERRORS = {"int8": (palette.SKY, "circle", "dash"), "int4": (palette.VERMILION, "square", "solid")}
 
@@ -110,7 +111,7 @@ def errors(
                 x=[place + 1],
                 y=[values[place]],
                 mode="markers",
-                name=f"{name}: {words['parts']}",
+                name=t("common.said_of", name=name, said=words["parts"]),
                 marker={"symbol": f"{symbol}-open", "size": 20, "color": palette.MODEL, "line": {"width": 3}},
                 hoverinfo="skip",
             )

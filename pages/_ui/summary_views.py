@@ -178,7 +178,7 @@ def given(runs: CourseRuns) -> None:
     )
     with st.container(key="given_table", width=620):
         st.table(frame, hide_index=True, border="horizontal", alt=t(f"{_NS}.given_alt"))
-        note(f"{badge('spec')} {escape(model.name)}: {escape(model.source)}")
+        note(f"{badge('spec')} {t('common.sourced', name=escape(model.name), source=escape(model.source))}")
 
 
 # ------------------------------------------------------------------------------------------------- the run

@@ -194,6 +194,7 @@ def _growth(model: ModelInfo, positions: int) -> None:
         text=t(f"{_NS}.weights", size=byte_count(model.weight_bytes, lang)),
         showarrow=False,
         font={"size": 15},
+        bgcolor=palette.paper(st.context.theme.type),
     )
     figure.add_vline(x=positions, line={"color": palette.GREY, "width": 1.5, "dash": "dot"})
     frame(figure, height=400, x=t(f"{_NS}.x_positions"), y=t(f"{_NS}.y_bytes", unit=unit_name))

@@ -24,8 +24,14 @@ CONTINUOUS = SKY
 
 HATCH = "/"
 _INK = {"light": "#31333F", "dark": "#E8E8EC"}
+_PAPER = {"light": "rgba(255, 255, 255, 0.85)", "dark": "rgba(14, 17, 23, 0.85)"}
 
 
 def ink(theme: str | None) -> str:
     """Colour of axis text: darker than the theme's own, because charts are read from the back row. Pure."""
     return _INK.get(theme or "light", _INK["light"])
+
+
+def paper(theme: str | None) -> str:
+    """What stands behind words that a line would otherwise go through: the page's own colour, nearly opaque. Pure."""
+    return _PAPER["dark" if theme == "dark" else "light"]

@@ -137,13 +137,20 @@ def _measured(figure: go.Figure, marks: Sequence[Mark], name: str, unit: float, 
         },
         mode="markers+text",
         text=[m.label for m in marks],
-        textposition=[(_SLOPE_PLACE if m.x < ridge else _FLAT_PLACE)[kind] for m in marks],
+        textposition=[_place(m, ridge) for m in marks],
         textfont={"size": 14},
         name=name,
         marker={"symbol": _SYMBOL[kind], "size": 12, "color": _COLOUR[kind]},
         cliponaxis=False,
         hovertemplate="%{text}: %{x:.3g} FLOP/byte, %{y:.3g}<extra>" + name + "</extra>",
     )
+
+
+def _place(mark: Mark, ridge: float) -> str:
+    """Where a label is clear of the roof: below it, or, for a point that lies above, on its other side. Pure."""
+    if mark.modelled is not None and mark.y > mark.modelled:
+        return "top center" if mark.x >= ridge else "middle left"
+    return (_SLOPE_PLACE if mark.x < ridge else _FLAT_PLACE)[mark.kind]
 
 
 def _modelled(figure: go.Figure, marks: Sequence[Mark], name: str, unit: float, colour: str, place: str) -> None:

@@ -152,8 +152,8 @@ def next_blocks(runs: Runs, rng: random.Random) -> Draft | None:
 
 _HEADS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "en": ("step", "requests", "shortest", "longest", "blocks in use"),
-        "zh": ("步", "请求数", "最短", "最长", "占用的块"),
+        "en": ("step", "requests", "shortest", "longest", "blocks"),
+        "zh": ("步", "请求数", "最短", "最长", "块"),
     }
 )
 
@@ -167,8 +167,8 @@ def _table(heads: tuple[str, ...], window: list) -> str:
         rows.append((str(step.step), str(len(ends)), str(min(ends)), str(max(ends)), held))
     widths = [max(sum(1 if c.isascii() else 2 for c in head), 4) for head in heads]
     pads = [wide - sum(1 if c.isascii() else 2 for c in head) for head, wide in zip(heads, widths, strict=True)]
-    lines = ["   ".join(" " * pad + head for head, pad in zip(heads, pads, strict=True))]
-    lines += ["   ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)) for row in rows]
+    lines = ["  ".join(" " * pad + head for head, pad in zip(heads, pads, strict=True))]
+    lines += ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(lines)
 
 

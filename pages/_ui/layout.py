@@ -31,7 +31,7 @@ _STYLE = """
     .st-key-ceilings_table) :is(td, th):first-child { min-width: 5.5rem; }
   [data-testid=stTable] .stMarkdownBadge { font-size: 0.7rem !important; padding: 0 0.1rem !important; }
   .st-key-dg_objectives :is(td, th) { min-width: 4.2rem; }
-  :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.72rem !important; }
+  :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.65rem !important; }
 }
 [data-testid=stFileUploaderDropzoneInstructions] { display: none; }
 """

@@ -73,7 +73,7 @@ def derived(model: ModelInfo) -> dict[str, Fact]:
         "eight_util_matrix": min(100.0, 100 * bare_eight.intensity / (matrix * 1e3 / read)),
         "ridge_for_five": bare.intensity / 0.05,
         "short": SHORT_CONTEXT,
-        "long": f"{LONG_CONTEXT}",
+        "long": LONG_CONTEXT,
         "ratio_short": short_eight.seconds / short.seconds,
         "ratio_long": long_eight.seconds / long.seconds,
         "gain_short": short_eight.tokens_per_s / short.tokens_per_s,

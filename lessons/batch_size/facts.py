@@ -193,7 +193,7 @@ def card_facts() -> dict[str, Fact]:
         "card_memory": f"{card.memory_gb.value:g} GB",
         "card_model": model.name,
         "card_context": SHORT_CONTEXT,
-        "card_long": f"{LONG_CONTEXT}",
+        "card_long": LONG_CONTEXT,
         "card_ridge": f"{card.ridge('float16'):.0f}",
         "card_ridge_vector": f"{card.ridge('float32', 'vector'):.0f}",
         "card_gain": eight.tokens_per_s / one.tokens_per_s,

@@ -124,11 +124,11 @@ def _policy(point: Point) -> Mapping[str, str]:
 
 def _table(steps: tuple, lang: str) -> str:
     """One line per step: who got how many tokens."""
-    word = {"en": "step", "zh": "第"}[lang]
+    names, comma = ({}, ", ") if lang == "en" else ({LONG: "长"}, "，")
     lines = []
     for step in steps:
-        rows = ", ".join(f"{row.request_id} {row.num_tokens}" for row in step.scheduled)
-        lines.append(f"{word} {step.step}{'' if lang == 'en' else ' 步'}: {rows}")
+        rows = comma.join(f"{names.get(row.request_id, row.request_id)} {row.num_tokens}" for row in step.scheduled)
+        lines.append(f"step {step.step}: {rows}" if lang == "en" else f"第 {step.step} 步：{rows}")
     return "\n".join(lines)
 
 

@@ -136,15 +136,15 @@ def next_step(runs: Runs, rng: random.Random) -> Draft | None:
     whole = found.num_tokens
     one: Fact = {
         "en": f"one position of write: position {position}",
-        "zh": f"write 的一个位置：第 {position} 个",
+        "zh": f"“写”的一个位置：第 {position} 个",
     }
     every: Fact = {
         "en": f"{whole} positions of read, all at once",
-        "zh": f"read 的 {whole} 个位置，一起算",
+        "zh": f"“读”的 {whole} 个位置，一起算",
     }
     again: Fact = {
         "en": f"{position + 1} positions of write, 0 to {position}, all over again",
-        "zh": f"write 的 {position + 1} 个位置，从第 0 个到第 {position} 个重算一遍",
+        "zh": f"“写”的 {position + 1} 个位置，从第 0 个到第 {position} 个重算一遍",
     }
     wrong = "one_more_position" if at_end else "read_before_written"
     return Draft(

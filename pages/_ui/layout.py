@@ -24,7 +24,7 @@ _HTML_LANG = {"en": "en", "zh": "zh-CN"}
 # would break its columns. What may be chosen in a file field stands in its label, in the language of the page.
 _STYLE = """
 [class*='st-key-lead'] p { font-size: 1.25rem; font-weight: 600; line-height: 1.45; }
-@media (min-width: 641px) { [class*='st-key-narrow_'] { display: none; } }
+@media (min-width: 641px) { [data-testid=stLayoutWrapper]:has(> [class*='st-key-narrow_']) { display: none; } }
 @media (max-width: 640px) {
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
   :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-pg_figures, .st-key-claims_table,

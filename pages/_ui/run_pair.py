@@ -74,7 +74,7 @@ def _figures(runs: Labelled, key: str) -> None:
 def _ratio(first: Figure, second: Figure) -> str:
     """Of two waits that are both next to nothing, the ratio has digits that say nothing and fit no phone."""
     value, lang = ratio(first, second), language()
-    return f"< {factor(LEAST_RATIO, lang)}" if value and value < LEAST_RATIO else factor(value, lang)
+    return f"<{LEAST_RATIO}×" if value and value < LEAST_RATIO else factor(value, lang)
 
 
 def _per_request(name: str, runs: Labelled, key: str) -> None:
@@ -104,8 +104,19 @@ def _requests(runs: Labelled, key: str) -> None:
     with st.expander(t(f"{_NS}.requests"), icon=":material/table_rows:"):
         for index, (label, run) in enumerate(runs):
             note(f"**{label}** {badge('measured', run)}")
-            frame = request_table(run).round(2)
-            st.dataframe(frame, hide_index=True, key=f"{key}_requests_{index}", alt=t(f"{_NS}.requests"))
+            st.dataframe(
+                _in_words(request_table(run).round(2)),
+                hide_index=True,
+                key=f"{key}_requests_{index}",
+                alt=t(f"{_NS}.requests"),
+            )
+
+
+def _in_words(frame: pd.DataFrame) -> pd.DataFrame:
+    """The request table with its columns and endings in the language of the page. Pure but for that."""
+    ended = {reason: t(f"player.finish_{reason}") for reason in ("stop", "length", "abort")}
+    said = frame.assign(finish_reason=frame["finish_reason"].map(ended)) if "finish_reason" in frame else frame
+    return said.rename(columns={column: t(f"{_NS}.col_{column}") for column in said.columns})
 
 
 def _phases(label: str, run: Run, key: str) -> None:

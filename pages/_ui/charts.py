@@ -8,6 +8,7 @@ Hues and patterns come from ``palette``; text and grid colours come from the the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -28,7 +29,13 @@ def show(
     st.plotly_chart(figure, key=key, alt=alt, config={"displayModeBar": False, "responsive": True, "scrollZoom": False})
     provenance()
     with st.expander(t("common.table_behind", title=title), icon=":material/table_rows:"):
-        st.dataframe(table, hide_index=True, key=f"{key}_table", alt=alt)
+        st.dataframe(table, hide_index=True, key=f"{key}_table", alt=alt, column_config=_thousands(table))
+
+
+def _thousands(table: pd.DataFrame) -> dict[str, Any]:
+    """Columns with numbers so large that they cannot be read without marks between the thousands. Pure."""
+    large = [name for name in table.select_dtypes("number") if table[name].abs().max() >= 10_000]
+    return {name: st.column_config.NumberColumn(format="localized") for name in large}
 
 
 def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:

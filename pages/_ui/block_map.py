@@ -19,6 +19,7 @@ from engine.lab.records import StepRecord
 from engine.lab.replay import BlockMap
 from pages._ui import palette
 from pages._ui.i18n import t
+from pages._ui.units import DASH
 
 State = Literal["free", "in_use", "shared", "cached"]
 STATES: tuple[State, ...] = ("free", "in_use", "shared", "cached")
@@ -82,7 +83,7 @@ def draw(found: Sequence[Cell], block_size: int, *, alt: str, key: str, with_tab
         if not with_table:  # while a run goes on it would be sent again every half second
             return
         with st.expander(t(f"{_NS}.table"), icon=":material/table_rows:"):
-            st.dataframe(table(found, block_size), hide_index=True, key=f"{key}_table", alt=alt)
+            st.dataframe(table(found, block_size), hide_index=True, placeholder=DASH, key=f"{key}_table", alt=alt)
 
 
 def table(found: Sequence[Cell], block_size: int) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from engine.lab.records import StepRecord
 from engine.lab.replay import BlockMap
 from engine.lab.steps import computed_ends
 from pages._ui.i18n import t
+from pages._ui.units import DASH
 
 _NS = "block_tables"
 _OPS = ("share", "alloc", "publish", "evict", "release")
@@ -70,7 +71,7 @@ def draw(found: Sequence[Table], *, key: str, alt: str) -> None:
             t(f"{_NS}.col_empty"): [table.num_empty for table in found],
         }
     )
-    st.dataframe(rows, hide_index=True, key=key, alt=alt)
+    st.dataframe(rows, hide_index=True, placeholder=DASH, key=key, alt=alt)
 
 
 def event_lines(step: StepRecord) -> list[str]:

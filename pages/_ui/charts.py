@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 
 from pages._ui import palette, present
 from pages._ui.i18n import t
+from pages._ui.units import DASH
 
 _MARGIN = {"l": 8, "r": 8, "t": 34, "b": 8}
 
@@ -29,7 +30,9 @@ def show(
     st.plotly_chart(figure, key=key, alt=alt, config={"displayModeBar": False, "responsive": True, "scrollZoom": False})
     provenance()
     with st.expander(t("common.table_behind", title=title), icon=":material/table_rows:"):
-        st.dataframe(table, hide_index=True, key=f"{key}_table", alt=alt, column_config=_thousands(table))
+        st.dataframe(
+            table, hide_index=True, placeholder=DASH, key=f"{key}_table", alt=alt, column_config=_thousands(table)
+        )
 
 
 def _thousands(table: pd.DataFrame) -> dict[str, Any]:

@@ -6,6 +6,7 @@ on one axis; what the roofline says is hollow. Nothing here computes a definitio
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -237,7 +238,8 @@ def blocks(cached: Side) -> None:
     given_back = not block_map.in_use(found)
     sentence = t(f"{_NS}.map_done", total=len(found)) if given_back else t(f"{_NS}.map_alt", **words)
     st.markdown(f"{sentence} {badge('measured')}")
-    block_map.draw(found, header.block_size, alt=sentence, key="kv_map")
+    mine = [replace(cell, users=tuple(t(f"{_NS}.you") for _ in cell.users)) for cell in found]  # one request: yours
+    block_map.draw(mine, header.block_size, alt=sentence, key="kv_map")
     provenance(cached.run)
 
 

@@ -24,7 +24,7 @@ CONTINUOUS = SKY
 
 HATCH = "/"
 _INK = {"light": "#31333F", "dark": "#E8E8EC"}
-_PAPER = {"light": "rgba(255, 255, 255, 0.85)", "dark": "rgba(14, 17, 23, 0.85)"}
+_PAPER = {"light": "rgba(255, 255, 255, 0.85)", "dark": "rgba(23, 22, 20, 0.85)"}
 
 
 def ink(theme: str | None) -> str:

@@ -18,6 +18,7 @@ from engine.lab.player.twin import timeline_summary, timeline_table
 from engine.lab.records import RequestRecord, Run, StepRecord
 from lessons import recorded
 from pages._ui.i18n import translate
+from pages._ui.units import DASH
 
 __all__ = ["called", "partial_run", "timeline_player"]
 
@@ -61,7 +62,9 @@ def timeline_player(
         st.markdown(timeline_summary(runs, lang))
         for label, run in runs:
             st.caption(translate(lang, "player.table_caption", label=label))
-            st.dataframe(timeline_table(run, lang), hide_index=True, key=f"{key}_{run.run_id}_{lang}_table")
+            st.dataframe(
+                timeline_table(run, lang), hide_index=True, placeholder=DASH, key=f"{key}_{run.run_id}_{lang}_table"
+            )
 
 
 def called(run: Run, names: Mapping[str, str]) -> Run:

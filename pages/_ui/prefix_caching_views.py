@@ -29,7 +29,7 @@ from pages._ui import block_tables, charts, compare, jobs, links
 from pages._ui import prefix_caching_charts as figures
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
-from pages._ui.units import factor, milliseconds, number, percent, seconds
+from pages._ui.units import DASH, factor, milliseconds, number, percent, seconds
 
 _NS = "prefix_caching"
 NUM_REPORTS = links.IntSetting("pc_reports", DEFAULT_REPORTS, REPORTS[0], REPORTS[-1], REPORTS)
@@ -155,7 +155,9 @@ def tree(found: Four) -> None:
     st.markdown("  \n".join(block_tables.event_lines(run.steps[chosen])) or t("block_tables.no_events"))
     with st.expander(t(f"{_NS}.chain_title"), icon=":material/link:"):
         st.markdown(t(f"{_NS}.chain_note"))
-        st.dataframe(_chain_table(grown), hide_index=True, key="pc_chain", alt=t(f"{_NS}.chain_title"))
+        st.dataframe(
+            _chain_table(grown), hide_index=True, placeholder=DASH, key="pc_chain", alt=t(f"{_NS}.chain_title")
+        )
 
 
 def _node_table(nodes: Sequence[Node], block_size: int) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from pages._ui import charts, palette
 from pages._ui.badges import badge, escape, note, provenance
 from pages._ui.charts import _layout as frame
 from pages._ui.i18n import language, t
-from pages._ui.units import seconds
+from pages._ui.units import DASH, seconds
 
 _NS = "run_diff"
 MOST_ROWS = 32  # more requests than this do not fit a chart that is read from the back row
@@ -122,4 +122,4 @@ def _table(found: RunDiff, key: str) -> None:
         for one in told(found, lang)
     ]
     note(f"{t(f'{_NS}.table')} {badge('measured')}")
-    st.dataframe(pd.DataFrame(rows), hide_index=True, key=f"{key}_table", alt=t(f"{_NS}.table"))
+    st.dataframe(pd.DataFrame(rows), hide_index=True, placeholder=DASH, key=f"{key}_table", alt=t(f"{_NS}.table"))

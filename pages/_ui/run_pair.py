@@ -19,7 +19,7 @@ from pages._ui import block_map, charts, compare, session
 from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.player import timeline_player
-from pages._ui.units import factor, seconds
+from pages._ui.units import DASH, factor, seconds
 from pages._ui.views import e2e_per_request, ttft_per_request
 
 _NS = "run_pair"
@@ -107,6 +107,7 @@ def _requests(runs: Labelled, key: str) -> None:
             st.dataframe(
                 _in_words(request_table(run).round(2)),
                 hide_index=True,
+                placeholder=DASH,
                 key=f"{key}_requests_{index}",
                 alt=t(f"{_NS}.requests"),
             )

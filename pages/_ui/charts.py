@@ -37,7 +37,7 @@ def show(
 
 def _thousands(table: pd.DataFrame) -> dict[str, Any]:
     """Columns with numbers so large that they cannot be read without marks between the thousands. Pure."""
-    large = [name for name in table.select_dtypes("number") if table[name].abs().max() >= 10_000]
+    large = [name for name in table.select_dtypes("number") if table[name].abs().max() >= 1_000]
     return {name: st.column_config.NumberColumn(format="localized") for name in large}
 
 

@@ -64,7 +64,7 @@ def lifelines(lines: Sequence[Lifeline], words: Mapping[str, str]) -> go.Figure:
         showlegend=False,
     )
     for line in lines:
-        for at, text, shift in ((line.ttft_ms, words["ttft"], -36), (line.token_ms[-1], words["e2e"], 36)):
+        for at, text, shift in ((line.ttft_ms, words["ttft"], -40), (line.token_ms[-1], words["e2e"], 40)):
             figure.add_annotation(
                 x=at, y=line.name, text=text, showarrow=False, yshift=shift, xanchor="center", font={"size": 14}
             )

@@ -6,7 +6,8 @@ from engine.lab.scenario import ScenarioError
 from lessons.catalog import lesson as find_lesson
 from lessons.real_server import scenarios
 from pages._ui import explain, jobs, layout, links, prediction, quiz_form, real_server_views, session, study
-from pages._ui.badges import escape, note
+from pages._ui.badges import note
+from pages._ui.engine_words import said
 from pages._ui.i18n import language, t
 
 URL = links.TextSetting("rs_url", scenarios.DEFAULT_URL, 300)
@@ -54,7 +55,7 @@ try:
     target = scenarios.target(url, model, api)
     mark = prediction.fingerprint({"url": target.url, "model": model, "api": api})
 except ScenarioError as error:
-    wrong = t("real_server.url_wrong", message=escape(str(error)))
+    wrong = t("real_server.url_wrong", message=said(str(error)))
     mark = prediction.fingerprint({"url": url, "model": model, "api": api})
     st.error(wrong, icon=":material/error:")
 lock = prediction.panel(lesson, lesson.predictions, mark)

@@ -15,6 +15,7 @@ from lessons import recorded
 from lessons.catalog import Lesson
 from pages._ui import palette, session
 from pages._ui.badges import escape, note, page_shows
+from pages._ui.engine_words import said
 from pages._ui.i18n import t
 from pages._ui.units import byte_count, number
 
@@ -140,7 +141,7 @@ def _engine_card() -> None:
         if state.ready and state.stage == "calibrate":
             note(stage_word(state.stage))
         if state.state == "failed":
-            st.error(t("common.engine_failed_why", message=escape(state.message)))
+            st.error(t("common.engine_failed_why", message=said(state.message)))
         if state.state == "down":
             note(t("common.engine_down_hint"))
         _device_lines()

@@ -17,6 +17,7 @@ from engine.lab.scenario import DEFAULT_MODEL, Limits, Scenario, ScenarioError, 
 from lessons import scenarios
 from pages._ui import links, playground_rows, session
 from pages._ui.badges import escape, note
+from pages._ui.engine_words import said
 from pages._ui.i18n import language, t
 
 _NS = "playground"
@@ -97,11 +98,11 @@ def current() -> tuple[Scenario | None, str]:
     try:
         return Scenario.parse(json.loads(st.session_state[_TYPED])), ""
     except json.JSONDecodeError as error:
-        return None, t(f"{_NS}.not_json", line=error.lineno, column=error.colno, why=escape(error.msg))
+        return None, t(f"{_NS}.not_json", line=error.lineno, column=error.colno, why=said(error.msg))
     except RecursionError:
         return None, t(f"{_NS}.too_deep")
     except ScenarioError as error:
-        return None, t(f"{_NS}.not_scenario", why=escape(str(error)))
+        return None, t(f"{_NS}.not_scenario", why=said(str(error)))
 
 
 def publish() -> None:

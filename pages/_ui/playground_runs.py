@@ -26,6 +26,7 @@ from lessons.catalog import load_lessons
 from lessons.stored import StoredRun, import_key
 from pages._ui import jobs, run_panel, session
 from pages._ui.badges import escape, note
+from pages._ui.engine_words import said
 from pages._ui.i18n import language, t
 from pages._ui.playground_form import CHOICES, POLICIES, option_words
 
@@ -117,7 +118,7 @@ def importer() -> None:
         st.error(t(f"{_NS}.import_no_text", name=escape(given.name)), icon=":material/error:")
         return
     except (ImportFileError, RunFileError, CheckError) as error:
-        st.error(t(f"{_NS}.import_refused", name=escape(given.name), why=escape(str(error))), icon=":material/error:")
+        st.error(t(f"{_NS}.import_refused", name=escape(given.name), why=said(str(error))), icon=":material/error:")
         return
     if st.session_state.get("_pg_imported") != given.file_id:  # once for a file, not at every rerun
         st.session_state["_pg_imported"] = given.file_id
@@ -157,7 +158,7 @@ def what_if(key: str, run: Run) -> None:
     try:
         before = Scenario.parse(run.header.scenario)
     except ScenarioError as error:  # a Run watched from outside need not say what was asked
-        note(t(f"{_NS}.what_if_not", why=escape(str(error))))
+        note(t(f"{_NS}.what_if_not", why=said(str(error))))
         return
     st.markdown(t(f"{_NS}.what_if_text"))
     policy, limits = _changes(key, before)
@@ -166,7 +167,7 @@ def what_if(key: str, run: Run) -> None:
         scenario = vary(run, policy, limits)
     except ScenarioError as error:
         same = policy == before.policy and limits.items() <= before.limits.model_dump().items()
-        blocked = t(f"{_NS}.what_if_same") if same else t(f"{_NS}.not_scenario", why=escape(str(error)))
+        blocked = t(f"{_NS}.what_if_same") if same else t(f"{_NS}.not_scenario", why=said(str(error)))
 
     def make_parts() -> Sequence[jobs.Part]:
         assert scenario is not None  # blocked otherwise

@@ -21,6 +21,7 @@ from lessons.facts_error import FactsError
 from lessons.real_server.facts import MOST, ONE, Point, both, points
 from pages._ui import charts, compare, real_server_charts
 from pages._ui.badges import escape, note, provenance
+from pages._ui.engine_words import said
 from pages._ui.i18n import catalogue, language, t
 from pages._ui.real_server_charts import SidePoint
 from pages._ui.units import DASH, milliseconds, number
@@ -239,7 +240,7 @@ def files() -> None:
         st.error(t(f"{_NS}.file_no_text", name=escape(given.name)), icon=":material/error:")
         return
     except (ImportFileError, RunFileError, CheckError) as error:
-        st.error(t(f"{_NS}.file_refused", message=escape(str(error))), icon=":material/error:")
+        st.error(t(f"{_NS}.file_refused", message=said(str(error))), icon=":material/error:")
         return
     _file(run, given.name)
 

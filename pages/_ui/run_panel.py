@@ -16,7 +16,8 @@ from engine.lab.device import OTHERS_LIMIT, STEAL_LIMIT
 from engine.lab.scenario import Scenario
 from engine.server.client import RunStatus
 from pages._ui import jobs, recorded_run, session
-from pages._ui.badges import escape, note
+from pages._ui.badges import note
+from pages._ui.engine_words import said
 from pages._ui.i18n import catalogue, language, t
 from pages._ui.player import partial_run, timeline_player
 from pages._ui.units import percent
@@ -172,7 +173,7 @@ def _ended(lesson: Owner, job: jobs.Job, make_parts: Callable, mark: str, blocke
     if job.state == "stopped":
         st.info(t("run.stopped"), icon=":material/stop_circle:")
         return
-    message = t(f"run.ended_{job.state}", message=escape(job.error))
+    message = t(f"run.ended_{job.state}", message=said(job.error))
     st.error(message, icon=":material/error:")
     reason = blocked or _engine_reason()
     if st.button(t("run.retry"), key=f"retry_{lesson.id}", icon=":material/replay:", disabled=reason is not None):

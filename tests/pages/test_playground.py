@@ -95,6 +95,18 @@ def test_bad_json_is_one_sentence_locks_the_form_and_loses_nothing(lab) -> None:
     assert json_of(at) == good
 
 
+def test_on_a_chinese_page_what_is_wrong_is_said_in_chinese(lab) -> None:
+    at = lab(PAGE, lang="zh")
+    for text in [text for text, _ in BAD_TEXTS]:
+        write(at, text)
+        assert CJK.search(at.error[0].value) and "原话" not in at.error[0].value, at.error[0].value
+    for content, _ in BAD_FILES:
+        upload(at, content)
+        said = at.error[-1].value
+        english = re.sub(r"`[^`]*`", "", said.partition("原话（英文）")[0])  # details of a broken rule come as they are
+        assert CJK.search(said) and not re.search(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}", english), said
+
+
 def test_a_bad_combination_in_the_form_does_not_lock_it(lab) -> None:
     at = lab(PAGE, lang="en")
     at.selectbox(key="pg_prefix_cache").set_value("hash").run()

@@ -155,14 +155,13 @@ def facts(runs: Mapping[str, Run]) -> dict[str, Fact]:
 def sections(runs: Mapping[str, Run]) -> list[str]:
     found = four(runs)
     shown = ["after", "why"]
+    shown.append("note_noisy" if found.is_noisy else "note_decode")  # the caveat stands where the seconds do
     shown.append("note_evicted" if found.radix.use.num_evicted_blocks else "note_not_evicted")
     gained = found.aware.use.num_cached_tokens > found.radix.use.num_cached_tokens
     shown.append("note_aware" if gained else "note_aware_same")
     shown.append("note_structures")
     shown.append("note_block_size")
-    if found.is_noisy:
-        shown.append("note_noisy")
-    else:
+    if not found.is_noisy:
         faster = found.none.prompt_s() / found.aware.prompt_s()
         shown.append("note_ttft" if faster > CLEAR else "note_ttft_same")
     shown.append("note_same" if found.num_same_answers == len(found.none.run.requests) else "note_not_same")

@@ -27,7 +27,7 @@ from lessons.prefix_caching.scenarios import (
 )
 from pages._ui import block_tables, charts, compare, jobs, links
 from pages._ui import prefix_caching_charts as figures
-from pages._ui.badges import badge, provenance
+from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.units import DASH, factor, milliseconds, number, percent, seconds
 
@@ -222,6 +222,7 @@ def waits(found: Four) -> None:
         prompt_ms[part] = [1e3 * (each[name].ttft_s - each[name].queue_s) for name in names]
         columns[f"{t(f'{_NS}.part_{part}')} (ms)"] = [round(ms, 1) for ms in prompt_ms[part]]
         columns[f"{t(f'{_NS}.part_{part}')} · TTFT (ms)"] = [round(1e3 * each[name].ttft_s, 1) for name in names]
+    _caveat(found)
     charts.show(
         figures.times(names, prompt_ms, _words("x_request"), t(f"{_NS}.y_prompt")),
         key="pc_waits",
@@ -230,6 +231,12 @@ def waits(found: Four) -> None:
         table=pd.DataFrame(columns),
         provenance=lambda: provenance(*(side.run for side in shown.values())),
     )
+
+
+def _caveat(found: Four) -> None:
+    """Above what shows seconds, where they cannot be compared."""
+    if found.is_noisy:
+        note(f":material/vibration: {t(f'{_NS}.noisy')}")
 
 
 # ------------------------------------------------------------------------------------------------- comparison
@@ -249,6 +256,7 @@ def comparison(found: Four) -> None:
         {t("compare.quantity"): [f"{t(f'{_NS}.row_{name}')} {mark}" for name, _ in rows]}
         | {t(f"{_NS}.part_{part}"): [say(s) for _, say in rows] for part, s in found.sides.items()}
     )
+    _caveat(found)
     st.table(frame, hide_index=True, border="horizontal", alt=t(f"{_NS}.table_alt"))
     runs = [side.run for side in found.sides.values()]
     provenance(*runs)

@@ -7,8 +7,9 @@ import pytest
 from engine.lab.prefix_use import prefix_use
 from engine.lab.records import Run
 from engine.scheduling.requests import Request
-from lessons.prefix_caching.facts import Side
+from lessons.prefix_caching.facts import Side, sections
 from tests.fakes import as_run, drain, expected_output, make_engine
+from tests.unit.lesson_cases import prefix_caching as cases
 
 BLOCK, COMMON, BRANCH, OWN, OUTPUT = 4, 16, 24, 5, 3
 GROUPS, EACH = 4, 3
@@ -71,3 +72,9 @@ def test_what_is_found_shrinks_with_the_size_of_a_block() -> None:
     found = [prefix_use(serve("radix", block_size=size)).num_cached_tokens for size in (1, 4, 16, 64)]
     assert found == sorted(found, reverse=True) and found[-1] == 0
     assert found[0] == ALL - DISTINCT, "down to the last common token"
+
+
+def test_where_seconds_are_unsteady_the_caveat_comes_before_any_of_them() -> None:
+    assert sections(cases.RUNS["as offered"]())[2] == "note_decode"
+    unsteady = sections(cases.RUNS["busy"]())
+    assert unsteady[2] == "note_noisy" and not {"note_decode", "note_ttft"} & set(unsteady)

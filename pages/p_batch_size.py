@@ -72,7 +72,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
-        st.info(t("batch_size.no_run"), icon=":material/insights:")
+        layout.no_run(t("batch_size.no_run"))
     layout.later_steps("compare", "why")
 else:
     if shown != context:

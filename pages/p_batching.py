@@ -51,7 +51,7 @@ pair = {policy: runs[policy] for policy in POLICIES} if complete else {}
 
 layout.step_header("look")
 if not complete:
-    st.info(t("batching.no_run"), icon=":material/insights:")
+    layout.no_run(t("batching.no_run"))
     layout.later_steps("compare", "why")
 else:
     static, chunked = runs["static"], runs["chunked"]

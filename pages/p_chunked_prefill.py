@@ -64,7 +64,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
-        st.info(t("chunked_prefill.no_run"), icon=":material/insights:")
+        layout.no_run(t("chunked_prefill.no_run"))
     layout.later_steps("compare", "why")
 else:
     shown = views.settings_of(runs)

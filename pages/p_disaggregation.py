@@ -64,7 +64,7 @@ except FactsError:
 
 layout.step_header("look")
 if found is None:
-    st.info(t("disaggregation.no_run"), icon=":material/insights:")
+    layout.no_run(t("disaggregation.no_run"))
     layout.later_steps("compare", "why")
 else:
     if (found.long, found.budget, found.link_mb_per_s or 0) != (knobs["long"], knobs["budget"], knobs["link"]):

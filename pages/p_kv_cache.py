@@ -42,7 +42,7 @@ except FactsError:
 
 layout.step_header("look")
 if found is None:
-    st.info(t("kv_cache.no_run"), icon=":material/insights:")
+    layout.no_run(t("kv_cache.no_run"))
 else:
     prediction.outcome(lesson)
     explain.happened(lesson, runs)

@@ -53,7 +53,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
-        st.info(t("long_context.no_run"), icon=":material/insights:")
+        layout.no_run(t("long_context.no_run"))
     layout.later_steps("compare", "why")
 else:
     prediction.outcome(lesson)

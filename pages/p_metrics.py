@@ -60,7 +60,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
-        st.info(t("metrics.no_run"), icon=":material/insights:")
+        layout.no_run(t("metrics.no_run"))
     layout.later_steps("compare", "why")
 else:
     shown = places_of(runs["burst"])

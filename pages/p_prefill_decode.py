@@ -1,7 +1,5 @@
 """Prefill and decode: one request, alone on the device; why its first token and every later one cost what they cost."""
 
-import streamlit as st
-
 from lessons import scenarios
 from lessons.catalog import lesson as find_lesson
 from pages._ui import explain, jobs, layout, prediction, prefill_decode_views, prompt_box, quiz_form, run_panel, session
@@ -40,7 +38,7 @@ view = one_request(run) if run is not None else None
 
 layout.step_header("look")
 if run is None or view is None:
-    st.info(t("prefill_decode.no_run"), icon=":material/insights:")
+    layout.no_run(t("prefill_decode.no_run"))
     layout.later_steps("compare", "why")
 else:
     prediction.outcome(lesson)

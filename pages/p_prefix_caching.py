@@ -41,7 +41,7 @@ except FactsError:
 
 layout.step_header("look")
 if found is None:
-    st.info(t("prefix_caching.no_run"), icon=":material/insights:")
+    layout.no_run(t("prefix_caching.no_run"))
     layout.later_steps("compare", "why")
 else:
     prediction.outcome(lesson)

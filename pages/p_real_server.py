@@ -82,7 +82,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
-        st.info(t("real_server.no_run"), icon=":material/insights:")
+        layout.no_run(t("real_server.no_run"))
     real_server_views.files()
     layout.later_steps("compare", "why")
 else:

@@ -64,7 +64,7 @@ except FactsError:
 
 layout.step_header("look")
 if found is None:
-    st.info(t("ring_attention.no_run"), icon=":material/insights:")
+    layout.no_run(t("ring_attention.no_run"))
     layout.later_steps("compare", "why")
 else:
     if (found.length, found.num_workers, found.layout) != tuple(knobs.values()):

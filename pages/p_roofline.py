@@ -65,7 +65,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
-        st.info(t("roofline.no_run"), icon=":material/insights:")
+        layout.no_run(t("roofline.no_run"))
     layout.later_steps("compare", "why")
 else:
     header = next(iter(runs.values())).header

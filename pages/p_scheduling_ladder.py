@@ -59,7 +59,7 @@ complete = views.complete(runs)
 
 layout.step_header("look")
 if not complete:
-    st.info(t("scheduling_ladder.no_run"), icon=":material/insights:")
+    layout.no_run(t("scheduling_ladder.no_run"))
     layout.later_steps("compare", "why")
 else:
     shown = views.limits_of(runs)

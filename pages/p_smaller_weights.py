@@ -51,7 +51,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
-        st.info(t("smaller_weights.no_run"), icon=":material/insights:")
+        layout.no_run(t("smaller_weights.no_run"))
     layout.later_steps("compare", "why")
 else:
     prediction.outcome(lesson)

@@ -89,7 +89,7 @@ except FactsError:
 
 layout.step_header("look")
 if found is None:
-    st.info(t("summary.no_run"), icon=":material/insights:")
+    layout.no_run(t("summary.no_run"))
     layout.later_steps("compare", "why")
 else:
     if [found.num_requests, found.prompt_tokens, found.output_tokens] != sizes:

@@ -42,7 +42,7 @@ except FactsError:
 
 layout.step_header("look")
 if found is None:
-    st.info(t("training_inference.no_run"), icon=":material/insights:")
+    layout.no_run(t("training_inference.no_run"))
     layout.later_steps("compare", "why")
 else:
     prediction.outcome(lesson)

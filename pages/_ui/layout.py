@@ -13,7 +13,7 @@ import streamlit as st
 
 from lessons import recorded
 from lessons.catalog import Lesson
-from pages._ui import palette, session
+from pages._ui import palette, present, session
 from pages._ui.badges import escape, note, page_shows
 from pages._ui.engine_words import said
 from pages._ui.i18n import t
@@ -85,6 +85,11 @@ def later_steps(*steps: str) -> None:
     for step in steps:
         step_header(step)
         note(t("common.after_run"))
+
+
+def no_run(text: str) -> None:
+    """What comes here after the run. On the stage nothing is locked, so a room is told what it can do instead."""
+    st.info(t("present.no_run") if present.on_stage() else text, icon=":material/insights:")
 
 
 # ------------------------------------------------------------------------------------------------- sidebar

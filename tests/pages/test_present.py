@@ -27,6 +27,13 @@ def test_a_class_sees_a_lesson_without_locking_or_storing_a_prediction(lab, clie
     assert store.answers(LEARNER, lesson_id) == []
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_before_the_run_the_room_is_not_told_to_lock_anything(lab, client, lang: str) -> None:
+    client.down = True
+    said = [info.value for info in lab("p_prefill_decode.py", lang=lang, present="1").info]
+    assert translate(lang, "present.no_run") in said and translate(lang, "prefill_decode.no_run") not in said
+
+
 def test_the_quiz_goes_question_by_question_and_shows_the_answer_when_asked(lab, store) -> None:
     at = lab("p_batching.py", lang="en", present="1")
     items = lesson("batching").quiz

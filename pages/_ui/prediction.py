@@ -22,7 +22,7 @@ from lessons.store import StoredPrediction
 from pages._ui import present, session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
-from pages._ui.prediction_words import say, verdict, with_unit
+from pages._ui.prediction_words import allowed, outside, say, verdict, with_unit
 from pages._ui.present import hands
 
 
@@ -89,17 +89,14 @@ def _form(lesson: Lesson, asked: Sequence[Prediction], lock: Lock, mark: str) ->
         for prediction in asked:
             key = _key(lesson, prediction, lock.attempt)
             if prediction.kind == "number":
-                whole = prediction.whole
+                low, high = allowed(prediction)
+                # No limits for the browser: there a value outside is a red mark without a word, and never gets here.
                 st.number_input(
                     with_unit(prediction.prompt[lang], prediction.unit[lang], lang),
-                    min_value=int(prediction.minimum) if whole else float(prediction.minimum),
-                    max_value=int(prediction.maximum) if whole else float(prediction.maximum),
                     value=None,
-                    step=1 if whole else None,
+                    step=1 if prediction.whole else 0.01,
                     key=key,
-                    placeholder=t(
-                        "predict.placeholder", low=f"{prediction.minimum:,g}", high=f"{prediction.maximum:,g}"
-                    ),
+                    placeholder=t("predict.placeholder", low=low, high=high),
                     help=prediction.hint[lang] if prediction.hint else None,
                 )
             else:
@@ -119,8 +116,13 @@ def _form(lesson: Lesson, asked: Sequence[Prediction], lock: Lock, mark: str) ->
 
 def _commit(lesson: Lesson, asked: Sequence[Prediction], lock: Lock, mark: str) -> None:
     values = {p.id: st.session_state.get(_key(lesson, p, lock.attempt)) for p in asked}
+    wrong = [outside(p, values[p.id]) for p in asked if p.kind == "number"]
+    for sentence in filter(None, wrong):
+        st.error(sentence)
     if any(value is None for value in values.values()):
         st.error(t("predict.incomplete"))
+        return
+    if any(wrong):
         return
     for prediction_id, value in values.items():
         session.store().save_prediction(session.learner(), lesson.id, prediction_id, value, lock.attempt)

@@ -22,6 +22,20 @@ def with_unit(question: str, unit: str, lang: str) -> str:
     return f"{question}（{unit}）" if lang == "zh" else f"{question} ({unit})"
 
 
+def allowed(prediction: Prediction) -> tuple[str, str]:
+    """The least and the greatest number a prediction may be, in words. Pure."""
+    return f"{prediction.minimum:,g}", f"{prediction.maximum:,g}"
+
+
+def outside(prediction: Prediction, value: float | None) -> str | None:
+    """One sentence for a number that cannot be meant, with what is allowed; None where there is nothing to say."""
+    if value is None or prediction.minimum <= value <= prediction.maximum:
+        return None
+    lang = language()
+    low, high = allowed(prediction)
+    return translate(lang, "predict.outside", value=say(prediction, value), low=low, high=high)
+
+
 def verdict(found: Outcome, lang: str | None = None) -> str:
     """How far off, in one phrase: exact, so many times too high or too low, right, wrong."""
     lang = lang or language()

@@ -217,6 +217,20 @@ def test_changing_the_settings_before_the_run_voids_the_prediction(lab) -> None:
     assert len(at.number_input) == 2
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_number_that_cannot_be_meant_is_named_with_what_is_allowed(lab, store, lang: str) -> None:
+    at = lab("p_prefill_decode.py", lang=lang)
+    asked = [p for p in lesson("prefill_decode").predictions if p.kind == "number"]
+    for field, prediction in zip(at.number_input, asked, strict=True):
+        field.set_value(prediction.maximum + 1)
+    next(b for b in at.button if b.label == translate(lang, "predict.commit")).click().run()
+    assert not at.exception and not store.predictions(LEARNER, "prefill_decode")
+    assert len(at.error) == len(asked)
+    for said, prediction in zip(at.error, asked, strict=True):
+        assert f"{prediction.minimum:,g}" in said.value and f"{prediction.maximum:,g}" in said.value
+    assert [field.value for field in at.number_input] == [p.maximum + 1 for p in asked], "nothing typed is lost"
+
+
 def test_after_the_first_run_the_learner_may_explore_or_predict_again(lab, store) -> None:
     at = run_lesson(lab, "prefill_decode", "p_prefill_decode.py")
     at.slider(key="pd_output").set_value(100).run()

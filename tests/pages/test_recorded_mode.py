@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from lessons import recorded
+from lessons.catalog import lesson as find_lesson
 from lessons.catalog import load_lessons
 from pages._ui.badges import escape
 from pages._ui.i18n import translate
@@ -23,7 +24,9 @@ def commit_something(at: AppTest, lang: str) -> None:
     commit = next(b for b in at.button if b.label == translate(lang, "predict.commit"))
     for field in at.number_input:
         if str(field.key).startswith("predict:"):
-            field.set_value(field.min + 1 if field.step == 1 else field.min + 0.5)
+            _, lesson_id, prediction_id, _ = field.key.split(":")
+            least = find_lesson(lesson_id).prediction(prediction_id).minimum
+            field.set_value(int(least) + 1 if field.step == 1 else least + 0.5)
     for field in at.radio:
         if str(field.key).startswith("predict:"):
             field.set_value(field.options[0])

@@ -17,7 +17,7 @@ from lessons.run_facts import FactsError, prediction_answers
 from pages._ui import quiz_key, session
 from pages._ui.badges import badge, provenance
 from pages._ui.i18n import language, t
-from pages._ui.prediction_words import say, verdict, with_unit
+from pages._ui.prediction_words import outside, say, verdict, with_unit
 from pages._ui.prose import mend
 
 MOST_HANDS = 2_000
@@ -34,14 +34,10 @@ def ask(lesson: Lesson, asked: Sequence[Prediction]) -> None:
             if prediction.hint:
                 st.markdown(mend(prediction.hint[lang]))
             if prediction.kind == "number":
-                st.number_input(
-                    with_unit(t("present.room_says"), prediction.unit[lang], lang),
-                    min_value=float(prediction.minimum),
-                    max_value=float(prediction.maximum),
-                    value=None,
-                    key=_key(lesson, prediction.id),
-                    width=420,
-                )
+                label = with_unit(t("present.room_says"), prediction.unit[lang], lang)
+                said = st.number_input(label, value=None, step=0.01, key=_key(lesson, prediction.id), width=420)
+                if wrong := outside(prediction, said):
+                    st.error(wrong)
                 continue
             for option in prediction.options:
                 st.number_input(

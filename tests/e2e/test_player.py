@@ -134,7 +134,7 @@ class Page:
         script = """canvas => {
           const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
           const wanted = {blue: [0, 114, 178], orange: [230, 159, 0], grey: [107, 107, 107], red: [213, 94, 0],
-                          green: [0, 122, 89]};
+                          green: [0, 122, 89], paleGreen: [178, 215, 205]};
           const counts = {};
           for (const [name, [r, g, b]] of Object.entries(wanted)) {
             counts[name] = 0;
@@ -186,9 +186,13 @@ def test_plays_and_pauses_in_the_browser_without_rerunning_the_page(open_page):
 
 
 def test_the_picture_has_every_mark(open_page):
-    inks = open_page("kind=one").inks()
+    page = open_page("kind=one")
+    inks = page.inks()
+    pale = inks.pop("paleGreen")
     assert min(inks.values()) > 15, inks
     assert inks["blue"] > 1_000 and inks["orange"] > 2_000
+    page.press("Home")
+    assert pale < 15 < page.inks()["paleGreen"], "check marks are pale before their time, and none is at the end"
 
 
 def test_steps_by_keyboard_and_says_what_happens(open_page):

@@ -162,7 +162,9 @@ def show_grade(result: Grade, *, final: bool = False) -> None:
     else:
         st.error(t("quiz.wrong_final" if final else "quiz.wrong"), icon=":material/cancel:")
     for note in result.notes:
+        if note.option is None:  # about the whole answer, and its verdict stands above
+            st.markdown(mend(note.text[lang]))
+            continue
         colour, icon = _VERDICT[note.verdict]
         head = f"{colour}[:material/{icon}: {t(f'quiz.{note.verdict}_option')}]"
-        about = f" **{note.option[lang]}**" if note.option else ""
-        st.markdown(f"{head}{about}  \n{mend(note.text[lang])}")
+        st.markdown(f"{head} **{note.option[lang]}**  \n{mend(note.text[lang])}")

@@ -82,6 +82,7 @@ if not complete:
     if going_on:
         note(f":material/hourglass_top: {t('study.running')}")
     else:
+        real_server_views.why_incomplete(runs)
         layout.no_run(t("real_server.no_run"))
     real_server_views.files()
     layout.later_steps("compare", "why")

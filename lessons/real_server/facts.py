@@ -71,6 +71,12 @@ def _point(size: int, run: Run | None) -> Point | None:
     )
 
 
+def too_short(runs: Runs) -> tuple[str, int] | None:
+    """(request id, tokens) of the first answer that has no gap between tokens to time, or None. Pure."""
+    answers = (record for run in runs.values() for record in run.requests)
+    return next(((a.request_id, a.num_output_tokens) for a in answers if a.num_output_tokens < 2), None)
+
+
 def both(runs: Runs) -> tuple[dict[int, Point], dict[int, Point]]:
     """Points of the server and of ours. Raises: FactsError without the smallest and the largest part of both."""
     sides = points(runs, "server"), points(runs, "ours")

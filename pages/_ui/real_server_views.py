@@ -18,7 +18,7 @@ from engine.lab.metrics import percentiles, run_metrics
 from engine.lab.observed import gaps_s
 from engine.lab.records import Run, RunFileError
 from lessons.facts_error import FactsError
-from lessons.real_server.facts import MOST, ONE, Point, both, points
+from lessons.real_server.facts import MOST, ONE, Point, both, points, too_short
 from pages._ui import charts, compare, real_server_charts
 from pages._ui.badges import escape, note, provenance
 from pages._ui.engine_words import said
@@ -37,6 +37,14 @@ def complete(runs: Mapping[str, Run]) -> bool:
     except FactsError:
         return False
     return True
+
+
+def why_incomplete(runs: Mapping[str, Run]) -> None:
+    """One sentence where a study came to its end and still gives nothing to compare."""
+    found = too_short(runs)
+    if found is not None:
+        words = t(f"{_NS}.too_short", request=escape(found[0]), n=found[1], chat=t(f"{_NS}.api_chat"))
+        st.warning(words, icon=":material/short_text:")
 
 
 def so_far(runs: Mapping[str, Run]) -> None:

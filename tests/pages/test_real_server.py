@@ -62,6 +62,20 @@ def test_the_whole_study_in_both_languages(lab, client: FakeClient, store) -> No
         assert translate(lang, "quiz.from_your_run") in shown
 
 
+def test_answers_too_short_to_time_are_named_with_the_remedy(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = fake_client.serve
+
+    def serve(scenario: Scenario, run_id: str):
+        ended = [r.model_copy(update={"max_tokens": 1}) for r in scenario.requests]
+        return inside(scenario.model_copy(update={"requests": tuple(ended)}), run_id)
+
+    monkeypatch.setattr(fake_client, "serve", serve)
+    at = studied(lab)
+    assert not at.exception and not at.error
+    words = translate("en", "real_server.too_short", request="r1", n=1, chat=translate("en", "real_server.api_chat"))
+    assert words in [warning.value for warning in at.warning]
+
+
 @pytest.mark.parametrize("url", ["ftp://x", "hello", "http://user:word@host"])
 def test_an_address_that_is_none_is_said_before_the_run(lab, client: FakeClient, url: str) -> None:
     at = predict(lab(PAGE, lang="en", rs_url=url), 3)

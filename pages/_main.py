@@ -68,4 +68,5 @@ else:
         present.stage(page.url_path)
     page.run()
     if shown is not None and not asked:
+        layout.next_page(shown, lessons, lesson_pages, playground)
         session.keep_place(shown)

@@ -8,6 +8,7 @@ import pytest
 
 from pages._ui.i18n import translate
 from tests.e2e.conftest import Lab, settled
+from tests.e2e.keyboard import Keyboard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 PATHS = ("/", "/prefill-decode", "/batching")
@@ -41,15 +42,6 @@ def finished(page, lang: str = "en") -> None:
     settled(page)
 
 
-def tab_to(page, selector: str, most: int = 300) -> None:
-    """Press Tab until the element has the focus, as somebody without a mouse does."""
-    for _ in range(most):
-        if page.evaluate("s => !!document.activeElement && document.activeElement.matches(s)", selector):
-            return
-        page.keyboard.press("Tab")
-    raise AssertionError(f"{selector} cannot be reached with the Tab key")
-
-
 def test_the_first_visitor_may_come_by_a_deep_link_before_the_engine_is_ready(visit) -> None:
     page = visit("/batching?lang=en")
     assert page.locator("h1").inner_text() == "Static and continuous batching"
@@ -71,6 +63,8 @@ def test_a_link_restores_language_and_settings_in_a_fresh_browser(visit) -> None
 @pytest.mark.parametrize("path", PATHS)
 def test_axe_finds_nothing_serious_in_either_theme(visit, path: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    from tests.e2e.looks import serious
+
     page = visit(f"{path}?lang=en", color_scheme="light", reduced_motion="reduce")
     colours = set()
     for scheme in ("light", "dark"):
@@ -79,8 +73,7 @@ def test_axe_finds_nothing_serious_in_either_theme(visit, path: str) -> None:
             page.reload()
             settled(page)
         colours.add(page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor"))
-        found = axe.Axe().run(page).response["violations"]
-        assert [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in ("serious", "critical")] == []
+        assert serious(axe.Axe().run(page).response) == []
     assert len(colours) == 2, "the theme follows the browser"
 
 
@@ -102,23 +95,21 @@ def test_nothing_sticks_out_on_a_phone(visit, path: str) -> None:
 def test_a_whole_lesson_by_keyboard(lab: Lab, visit) -> None:
     page = visit("/prefill-decode?lang=en&pd_output=8")
     lab.wait_ready()
-    for index in range(page.locator("[data-testid=stNumberInput] input").count()):
-        field = page.locator("[data-testid=stNumberInput] input").nth(index)
-        tab_to(page, f"input[aria-label='{field.get_attribute('aria-label')}']")
-        page.keyboard.type("9")
-    tab_to(page, "[data-testid=stFormSubmitButton] button")
-    page.keyboard.press("Enter")
+    keys = Keyboard(page)
+    assert keys.fill(page.locator("[data-testid=stForm]").first, "9") == 2
+    keys.to(page.get_by_role("button", name=say("predict.commit")), "the lock")
+    keys.press("Enter")
     page.get_by_text(say("predict.locked")).wait_for()
-    page.locator(".st-key-run_prefill_decode button:not([disabled])").wait_for(timeout=300_000)
-    tab_to(page, ".st-key-run_prefill_decode button")
-    page.keyboard.press("Enter")
+    begin = page.locator(".st-key-run_prefill_decode button:not([disabled])")
+    begin.wait_for(timeout=300_000)
+    keys.to(begin, "the run")
+    keys.press("Enter")
     finished(page)
     page.locator("[role=figure]").nth(2).wait_for()
     first = page.locator("[data-testid=stForm]").filter(has=page.get_by_role("radiogroup")).first
-    tab_to(page, "[data-testid=stForm] input[type=radio]")
-    page.keyboard.press("Space")
-    tab_to(page, "[data-testid=stFormSubmitButton] button")
-    page.keyboard.press("Enter")
+    keys.fill(first)
+    keys.to(first.get_by_role("button", name=say("quiz.check")), "Check")
+    keys.press("Enter")
     first.get_by_role("button", name=say("quiz.check_again")).wait_for()
     # Options stand in an order of the learner's own, so either; only what is wrong is announced as an alert.
     verdicts = re.compile("|".join(map(say, ("quiz.right", "quiz.wrong"))))

@@ -92,3 +92,11 @@ def test_my_data_is_deleted_only_when_i_say_so_twice(lab, store) -> None:
 def test_a_notice_of_the_database_is_shown(lab, monkeypatch: pytest.MonkeyPatch, store) -> None:
     monkeypatch.setattr(type(store), "notice_in", lambda self, lang: "The file was set aside.")
     assert "set aside" in lab(lang="en").warning[0].value
+
+
+@pytest.mark.parametrize(("page", "after"), [("p_batching.py", "paged-attention"), ("p_summary.py", "playground")])
+def test_a_lesson_ends_with_the_way_to_the_next_page(lab, page: str, after: str) -> None:
+    last = lab(page, lang="zh").get("page_link")[-1].proto
+    assert last.page == after
+    assert last.query_string == "lang=zh"
+    assert last.label.startswith("接下来")

@@ -17,7 +17,6 @@ from pages._ui.present import notes
 
 st.set_page_config(page_title="Token by Token · 逐词", page_icon=":material/grain:", layout="wide")
 lang = session.choose_language()
-layout.page_chrome(lang)
 session.see_engine()
 
 lessons = [lesson for lesson in load_lessons() if (Path(__file__).parent / f"p_{lesson.id}.py").exists()]
@@ -39,6 +38,7 @@ playground = st.Page(
     help=t("playground.goal"),
 )
 page = st.navigation([home, *lesson_pages.values(), playground], position="hidden")
+layout.page_chrome(lang, page.url_path)
 shown = next((lesson_id for lesson_id, p in lesson_pages.items() if p.url_path == page.url_path), None)
 experiments = {lesson.id: lesson.title[lang] for lesson in lessons}  # what may be running, by id
 if page.url_path != playground.url_path:

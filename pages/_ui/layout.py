@@ -24,6 +24,7 @@ _HTML_LANG = {"en": "en", "zh": "zh-CN"}
 # On a phone the badges would leave the words of a comparison one or two characters a line, and the trace of a question
 # would break its columns. What may be chosen in a file field stands in its label, in the language of the page.
 _STYLE = """
+#content { outline: none; }
 .st-key-skip { position: absolute; z-index: 1; }
 .st-key-skip a:not(:focus) { position: absolute; left: -99rem; }
 .st-key-skip a { padding: 0.4rem 0.8rem; border-radius: 0.4rem; background: Canvas; color: LinkText; }
@@ -64,18 +65,30 @@ _CODE_HUES = {
 _CONTENT = "content"  # where the link leads that leaps over the navigation
 
 
-def page_chrome(lang: str) -> None:
-    """Tell the document its language, and mend what the theme cannot.
+# The link that led to a page is gone when the page is drawn: without this the focus would be nowhere, or far down.
+_SCRIPT = """
+document.documentElement.lang = {lang};
+const [page, before] = [{page}, window.tokenByTokenPage];
+window.tokenByTokenPage = page;
+const focused = document.activeElement;
+if (before !== undefined && before !== page && !focused?.closest("[data-testid=stSidebar]"))
+  document.getElementById("{content}").focus();
+"""
+
+
+def page_chrome(lang: str, page: str) -> None:
+    """Tell the document its language, begin a new page with the focus at its top, and mend what the theme cannot.
 
     Streamlit always declares English, so a screen reader would read Chinese with an English voice. Its primary buttons
     are white on the accent colour in both modes; the accent that is readable as text on dark is too light for that.
     """
     mode = "dark" if st.context.theme.type == "dark" else "light"
+    script = _SCRIPT.format(lang=json.dumps(_HTML_LANG[lang]), page=json.dumps(page), content=_CONTENT)
     st.html(
-        f"<span id='{_CONTENT}'></span><style>{_STYLE}{_DARK_STYLE if mode == 'dark' else ''}"
+        f"<span id='{_CONTENT}' tabindex='-1'></span><style>{_STYLE}{_DARK_STYLE if mode == 'dark' else ''}"
         f"{_CODE_STYLE.format(**_CODE_HUES[mode])}"
         f"{_CHINESE_STYLE.format(word=t('common.choose_file')) if lang == 'zh' else ''}</style>"
-        f"<script>document.documentElement.lang = {json.dumps(_HTML_LANG[lang])}</script>",
+        f"<script>{{{script}}}</script>",
         unsafe_allow_javascript=True,
     )
 

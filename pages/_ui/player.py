@@ -17,6 +17,7 @@ from engine.lab.player.payload import Pieces, partial_run, timeline_payload
 from engine.lab.player.twin import timeline_summary, timeline_table
 from engine.lab.records import RequestRecord, Run, StepRecord
 from lessons import recorded
+from pages._ui.badges import note
 from pages._ui.i18n import translate
 from pages._ui.units import DASH
 
@@ -61,7 +62,7 @@ def timeline_player(
     with box:
         st.markdown(timeline_summary(runs, lang))
         for label, run in runs:
-            st.caption(translate(lang, "player.table_caption", label=label))
+            note(translate(lang, "player.table_caption", label=label))
             st.dataframe(
                 timeline_table(run, lang), hide_index=True, placeholder=DASH, key=f"{key}_{run.run_id}_{lang}_table"
             )

@@ -76,6 +76,8 @@ window.__walk ??= {
   },
 };
 """
+PLACE = """e => [...e.closest('[data-testid=stVerticalBlock]').querySelectorAll('[data-testid=stButtonGroup]')]
+    .indexOf(e)"""  # which step of its question it is
 
 
 class Unreachable(AssertionError):
@@ -131,7 +133,6 @@ class Keyboard:
         """Answer every field of a form, in its order. Returns how many there were."""
         kinds = ("stNumberInput", "stTextInput", "stRadio", "stCheckbox", "stButtonGroup")
         fields = form.locator(", ".join(f"[data-testid={kind}]" for kind in kinds))
-        places = 0
         for index in range(fields.count()):
             one = fields.nth(index)
             kind = one.get_attribute("data-testid")
@@ -152,8 +153,7 @@ class Keyboard:
                 assert one.locator("input").is_checked() != before, f"not checked by Space: {self.at()}"
             else:  # a place in an order: the k-th step gets the k-th place
                 self.to(one.get_by_role("radio"), kind)
-                self.choose(one, places)
-                places += 1
+                self.choose(one, one.evaluate(PLACE))
         return fields.count()
 
     def choose(self, group: Locator, index: int) -> None:

@@ -47,6 +47,7 @@ def moved(page: Page) -> str:
     """What changes on the whole page within a few seconds in which nobody does anything. Empty: nothing."""
     height = page.locator("[data-testid=stMain]").evaluate("e => e.scrollHeight")
     page.set_viewport_size({"width": 1280, "height": min(int(height) + 50, 12_000)})
+    page.add_style_tag(content=".st-key-engine_card { visibility: hidden; }")  # it tells of others' runs as they come
     settled(page)
     page.wait_for_timeout(1000)
     first = Image.open(io.BytesIO(page.screenshot())).convert("RGB")

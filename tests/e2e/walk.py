@@ -219,9 +219,11 @@ class Walk:
         self.keys.press("Enter")
         self.page.wait_for_function("old => document.querySelector('h1')?.innerText !== old", arg=before)
         settled(self.page)
-        self.keys.press("Tab")
         top = self.page.locator("[data-testid=stMain]").evaluate("e => e.scrollTop")
-        assert top < 400, f"the next page opens scrolled down by {top:.0f} px"
+        assert top == 0, f"the next page opens scrolled down by {top:.0f} px"
+        self.keys.press("Tab")
+        first = self.page.locator(".st-key-top_bar")
+        assert self.keys.is_in(first), f"the next page does not begin at its top: Tab goes to {self.keys.at()}"
         return f"{tabs} times Tab, then {self.page.locator('h1').inner_text()!r}; Tab there: {self.keys.at()}"
 
 

@@ -96,7 +96,7 @@ def test_a_notice_of_the_database_is_shown(lab, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize(("page", "after"), [("p_batching.py", "paged-attention"), ("p_summary.py", "playground")])
 def test_a_lesson_ends_with_the_way_to_the_next_page(lab, page: str, after: str) -> None:
-    last = lab(page, lang="zh").get("page_link")[-1].proto
+    last = lab(page, lang="zh").main.get("page_link")[-1].proto
     assert last.page == after
     assert last.query_string == "lang=zh"
     assert last.label.startswith("接下来")

@@ -22,7 +22,8 @@ from pages._ui.units import byte_count, number
 STEPS = ("predict", "run", "look", "compare", "why", "quiz")
 _HTML_LANG = {"en": "en", "zh": "zh-CN"}
 # On a phone the badges would leave the words of a comparison one or two characters a line, and the trace of a question
-# would break its columns. What may be chosen in a file field stands in its label, in the language of the page.
+# would break its columns; in the heads of two Runs side by side they go, the line below the table says the same. What
+# may be chosen in a file field stands in its label, in the language of the page.
 _STYLE = """
 #content { outline: none; }
 .st-key-skip { position: absolute; z-index: 1; }
@@ -37,6 +38,7 @@ _STYLE = """
   :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-pg_figures, .st-key-claims_table,
     .st-key-ceilings_table) :is(td, th):first-child { min-width: 5.5rem; }
   [data-testid=stTable] .stMarkdownBadge { font-size: 0.7rem !important; padding: 0 0.1rem !important; }
+  .st-key-pg_figures th .stMarkdownBadge { display: none !important; }
   .st-key-dg_objectives :is(td, th) { min-width: 4.2rem; }
   :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.65rem !important; }
 }

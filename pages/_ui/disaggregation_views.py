@@ -221,7 +221,7 @@ def comparison(pair: Pair) -> None:
             byte_count(modelled_bytes, lang),
             t(
                 f"{_NS}.formula_bytes",
-                tokens=pair.long,
+                tokens=number(pair.long, lang),
                 size=pair.split.header.block_size,
                 blocks=blocks,
                 block=byte_count(pair.block_bytes, lang),

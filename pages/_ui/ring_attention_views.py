@@ -134,7 +134,7 @@ def pairs(pair: Pair) -> None:
     lang, told = language(), pair.told(pair.ring)
     words = {"x": t(f"{_NS}.x_keys"), "y": t(f"{_NS}.y_queries")}
     charts.show(
-        figures.pairs(names, shares, words, lambda value: percent(round(value, 1) / 100, lang)),
+        figures.pairs(names, shares, words, lambda value: percent(value / 100, lang)),
         key="ra_pairs",
         title=t(f"{_NS}.pairs"),
         alt=t(
@@ -209,7 +209,7 @@ def comparison(pair: Pair) -> None:
             share,
             percent(told.pairs[0] / sum(told.pairs), lang),
             percent(share, lang),
-            t(f"{_NS}.formula_share", tokens=pair.length, result=percent(share, lang)),
+            t(f"{_NS}.formula_share", tokens=number(pair.length, lang), result=percent(share, lang)),
         ),
         compare.Row(
             t(f"{_NS}.row_gain"),

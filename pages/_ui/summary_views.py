@@ -22,7 +22,7 @@ from lessons.summary.course_claims import bytes_of
 from lessons.summary.facts import Whole
 from lessons.summary.table import Row, table
 from pages._ui import charts, claims_table, compare, session, summary_charts
-from pages._ui.badges import badge, escape, note, provenance
+from pages._ui.badges import badge, escape, note, provenance, shows_recorded
 from pages._ui.i18n import language, t
 from pages._ui.summary_charts import StepBar
 from pages._ui.units import byte_count, flop_count, number, seconds
@@ -152,8 +152,10 @@ def given(runs: CourseRuns) -> None:
     # The run below is of the engine's own model as it is; the newest Runs may have had it in another format.
     own = about.get("default_model")
     model = ModelInfo.model_validate(own) if own else model_here(runs)
-    device = about.get("device") or {}
-    newest = next((run.header.device for roles in runs.values() for run in roles.values()), None)
+    # What recorded Runs are compared with is the device that they ran on, not the one behind this page.
+    device = {} if shows_recorded() else about.get("device") or {}
+    known = (runs.get("summary", {}), *runs.values())
+    newest = next((run.header.device for roles in known for run in roles.values()), None)
     read = device.get("read_gbps") or (newest.read_gbps if newest else None)
     rate = device.get("matmul_tflops") or (newest.matmul_tflops if newest else None)
     size = bytes_of(model)

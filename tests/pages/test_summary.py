@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 from streamlit.testing.v1 import AppTest
 
+from lessons import recorded
 from lessons.catalog import load_lessons
 from lessons.exam import SOURCE_QUESTIONS, draw
 from lessons.quiz import correct_answer, public_id
@@ -15,6 +16,7 @@ from pages._ui import bank_export
 from pages._ui.concept_map import line, to_svg
 from pages._ui.i18n import translate
 from pages._ui.prose import mend
+from pages._ui.units import number
 from tests.pages.fake_client import FakeClient
 from tests.pages.test_lessons import LEARNER, finish, predict, start
 from tests.pages.test_smoke import all_text
@@ -240,3 +242,14 @@ def test_a_bank_is_offered_as_a_file_and_made_only_on_demand(lab) -> None:
     assert "rf.axis" not in all_text(at)
     assert bank_export.gift("roofline", "en").startswith("$CATEGORY: Token by Token/The roofline\n\n::rf.axis::")
     assert len(ET.fromstring(bank_export.moodle("roofline", "zh")).findall("question")) > 8
+
+
+def test_a_recorded_run_is_predicted_from_the_rates_of_its_own_device(lab, store) -> None:
+    device = recorded.runs("summary")["run"].header.device
+    for shown, rate in ((False, 20.0), (True, device.read_gbps)):
+        store.show_recorded(store.learner(LEARNER), "summary", shown)
+        cells = [str(cell) for table in lab(PAGE, lang="en").table for cell in table.value.to_numpy().ravel()]
+        assert [cell for cell in cells if "GB/s" in cell] == [
+            cell for cell in cells if f"{number(rate, 'en')} GB/s" in cell
+        ]
+        assert any("GB/s" in cell for cell in cells)

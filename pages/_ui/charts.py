@@ -19,6 +19,7 @@ from pages._ui import palette, present
 from pages._ui.i18n import t
 from pages._ui.units import DASH
 
+_TICK_SIZE = 14
 _MARGIN = {"l": 8, "r": 8, "t": 34, "b": 8}
 
 
@@ -27,6 +28,8 @@ def show(
 ) -> None:
     """Draw a figure with its title, provenance line, and its table one click away. Effect: Streamlit elements."""
     st.subheader(title, anchor=False)
+    if present.on_stage():
+        _enlarge(figure)
     st.plotly_chart(figure, key=key, alt=alt, config={"displayModeBar": False, "responsive": True, "scrollZoom": False})
     provenance()
     with st.expander(t("common.table_behind", title=title), icon=":material/table_rows:"):
@@ -39,6 +42,18 @@ def _thousands(table: pd.DataFrame) -> dict[str, Any]:
     """Columns with numbers so large that they cannot be read without marks between the thousands. Pure."""
     large = [name for name in table.select_dtypes("number") if table[name].abs().max() >= 1_000]
     return {name: st.column_config.NumberColumn(format="localized") for name in large}
+
+
+def _enlarge(figure: go.Figure) -> None:
+    """Words in the picture as large as those at its axes, which ``_layout`` has made so. Effect: changes the figure."""
+    for words in (*figure.data, *figure.layout.annotations):
+        font = "font" if isinstance(words, go.layout.Annotation) else "textfont"
+        size = words[font].size if font in words else None
+        if isinstance(size, int | float):
+            words[font].size = round(size * present.CHART_SCALE)
+    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+        if axis.tickfont.size and axis.tickfont.size < _TICK_SIZE:  # many names on one axis: smaller than the others
+            axis.tickfont.size = round(axis.tickfont.size * present.CHART_SCALE)
 
 
 def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
@@ -60,7 +75,7 @@ def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
         },
         hoverlabel={"font": {"size": 14 * scale}},
     )
-    tick_font = {"size": 14 * scale, "color": ink}
+    tick_font = {"size": _TICK_SIZE * scale, "color": ink}
     shared = {"tickfont": tick_font, "automargin": True, "fixedrange": True, "separatethousands": True}
     figure.update_xaxes(title={"text": x, "font": {"size": 15 * scale, "color": ink}}, **shared)
     figure.update_yaxes(title={"text": y, "font": {"size": 15 * scale, "color": ink}}, **shared)

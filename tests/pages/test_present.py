@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lessons.catalog import lesson
 from lessons.guide import TITLES, guide
 from pages._ui.i18n import translate
+from pages._ui.present import CHART_SCALE
 from tests.pages.test_recorded_mode import LEARNER, LESSONS
 from tests.pages.test_smoke import all_text
 
@@ -79,3 +82,16 @@ def test_the_way_onto_the_stage_is_on_every_lesson_and_nonsense_is_no_mode(lab) 
     labels = [link.label for link in at.get("page_link")]
     assert labels.count(translate("en", "present.notes")) == labels.count(translate("en", "present.link"))
     assert labels.count(translate("en", "present.notes")) >= len(LESSONS)
+
+
+def test_the_words_in_a_picture_grow_with_those_at_its_axes(lab, store) -> None:
+    store.show_recorded(store.learner(LEARNER), "prefill_decode", True)
+    sizes = []
+    for present in ({}, {"present": "1"}):
+        chart = lab("p_prefill_decode.py", lang="en", **present).get("plotly_chart")[0]
+        layout = json.loads(chart.proto.spec)["layout"]
+        (words,) = (one["font"]["size"] for one in layout["annotations"] if "TTFT" in one["text"])
+        sizes.append((words, layout["xaxis"]["tickfont"]["size"]))
+    (words, ticks), (larger, larger_ticks) = sizes
+    assert larger == round(words * CHART_SCALE)
+    assert larger_ticks == ticks * CHART_SCALE

@@ -37,6 +37,7 @@ _STYLE = """
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
   :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-pg_figures, .st-key-claims_table,
     .st-key-ceilings_table) :is(td, th):first-child { min-width: 5.5rem; }
+  .st-key-ceilings_table th, [class*='_compare'] th:last-child { white-space: nowrap; }
   [data-testid=stTable] .stMarkdownBadge { font-size: 0.7rem !important; padding: 0 0.1rem !important; }
   .st-key-pg_figures th .stMarkdownBadge { display: none !important; }
   .st-key-dg_objectives :is(td, th) { min-width: 4.2rem; }

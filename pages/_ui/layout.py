@@ -40,7 +40,7 @@ _STYLE = """
   .st-key-ceilings_table th, [class*='_compare'] th:last-child { white-space: nowrap; }
   [data-testid=stTable] .stMarkdownBadge { font-size: 0.7rem !important; padding: 0 0.1rem !important; }
   .st-key-pg_figures th .stMarkdownBadge { display: none !important; }
-  .st-key-dg_objectives :is(td, th) { min-width: 4.2rem; }
+  .st-key-dg_objectives :is(td, th) { min-width: 3.4rem; }
   :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.65rem !important; }
 }
 [data-testid=stFileUploaderDropzoneInstructions] { display: none; }

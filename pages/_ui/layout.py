@@ -22,7 +22,7 @@ from pages._ui.units import byte_count, number
 STEPS = ("predict", "run", "look", "compare", "why", "quiz")
 _HTML_LANG = {"en": "en", "zh": "zh-CN"}
 # On a phone the badges would leave the words of a comparison one or two characters a line, and the trace of a question
-# would break its columns; in the heads of two Runs side by side they go, the line below the table says the same. What
+# would break its columns; in the heads of wide tables they go, the lines below the table say the same. What
 # may be chosen in a file field stands in its label, in the language of the page.
 _STYLE = """
 #content { outline: none; }
@@ -37,9 +37,9 @@ _STYLE = """
   [data-testid=stTable] :is(td, th) { padding: 0.3rem 0.3rem !important; }
   :is([class*='_compare'], [class*='st-key-pg_phases'], .st-key-pg_figures, .st-key-claims_table,
     .st-key-ceilings_table) :is(td, th):first-child { min-width: 5.5rem; }
-  .st-key-ceilings_table th, [class*='_compare'] th:last-child { white-space: nowrap; }
+  :is(.st-key-ceilings_table th, [class*='_compare'] th:last-child) :is(p, div) { white-space: nowrap !important; }
   [data-testid=stTable] .stMarkdownBadge { font-size: 0.7rem !important; padding: 0 0.1rem !important; }
-  .st-key-pg_figures th .stMarkdownBadge { display: none !important; }
+  :is(.st-key-pg_figures, .st-key-claims_table) th .stMarkdownBadge { display: none !important; }
   .st-key-dg_objectives :is(td, th) { min-width: 3.4rem; }
   :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.65rem !important; }
 }

@@ -42,7 +42,7 @@ _STYLE = """
   :is(.st-key-pg_figures, .st-key-claims_table) th .stMarkdownBadge { display: none !important; }
   .st-key-dg_objectives :is(td, th) { min-width: 3.4rem; }
   .st-key-dg_objectives .stMarkdownBadge { white-space: normal !important; }
-  :is([class*='st-key-quiz'], [class*='st-key-exam_']) pre code { font-size: 0.65rem !important; }
+  :is([data-testid=stForm], [class*='st-key-exam_']) pre code { font-size: 0.65rem !important; }
 }
 [data-testid=stFileUploaderDropzoneInstructions] { display: none; }
 """

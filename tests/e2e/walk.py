@@ -7,7 +7,8 @@ apart. One line a page and check; ends with 1 if one failed. Two to five minutes
 
     python app.py --port 18080 &            # a home of its own (TOKEN_BY_TOKEN_HOME) keeps the records apart
     python -m tests.e2e.walk http://127.0.0.1:18080 kv-cache
-    python -m tests.e2e.walk http://127.0.0.1:18080 --server http://127.0.0.1:8600 real-server
+    python -m engine serve --port 18700 &   # real-server needs one of its own: an engine does not measure itself
+    python -m tests.e2e.walk http://127.0.0.1:18080 --server http://127.0.0.1:18700 real-server
 """
 
 from __future__ import annotations
@@ -92,12 +93,12 @@ class Walk:
         self.keys.press("Enter")
         done = self.page.get_by_text(say("run.done"))
         stop = self.page.locator(f".st-key-stop_{self.lesson_id} button")
-        stop.or_(done).first.wait_for()
+        ended = self.page.locator(f".st-key-retry_{self.lesson_id}")
+        stop.or_(done).or_(ended).first.wait_for()
         seen = self._stop(stop, done)
         began = time.monotonic()
-        ended = self.page.locator(f".st-key-retry_{self.lesson_id}")
         done.or_(ended).first.wait_for(timeout=RUN_S * 1000)
-        assert done.is_visible(), "the run did not end well"
+        assert done.is_visible(), f"the run did not end well: {self.page.get_by_role('alert').last.inner_text()}"
         seconds = time.monotonic() - began
         self.settle()
         settled(self.page)
@@ -294,7 +295,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="address of a running lab")
     parser.add_argument("pages", nargs="*", metavar="page", help=f"default: all of {', '.join(known)}")
-    parser.add_argument("--server", default="http://127.0.0.1:8600", help="for real-server: an OpenAI-like server")
+    parser.add_argument("--server", default="http://127.0.0.1:8000", help="for real-server: an OpenAI-like server")
     parser.add_argument("--parts", default="keys,axe,motion", help="some of keys,axe,motion (default: all)")
     parser.add_argument("--keep", help="a folder for the learners; --parts without keys looks at what they did")
     arguments = parser.parse_intermixed_args()

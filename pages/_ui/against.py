@@ -19,7 +19,7 @@ from lessons.against import Figure
 from lessons.catalog import Lesson
 from pages._ui import charts, palette, run_panel, session
 from pages._ui.badges import badge, escape, provenance
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 from pages._ui.i18n import language, t
 from pages._ui.prediction_words import say
 from pages._ui.units import factor, number, seconds

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 _DASHED = {"color": palette.MODEL, "width": 3, "dash": "dash"}
 _HOLLOW = {"symbol": "circle-open", "size": 11, "color": palette.MODEL, "line": {"width": 2.5}}

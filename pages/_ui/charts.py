@@ -7,7 +7,9 @@ Hues and patterns come from ``palette``; text and grid colours come from the the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -45,7 +47,7 @@ def _thousands(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _enlarge(figure: go.Figure) -> None:
-    """Words in the picture as large as those at its axes, which ``_layout`` has made so. Effect: changes the figure."""
+    """Words in the picture as large as those at its axes, which ``frame`` has made so. Effect: changes the figure."""
     for words in (*figure.data, *figure.layout.annotations):
         font = "font" if isinstance(words, go.layout.Annotation) else "textfont"
         size = words[font].size if font in words else None
@@ -56,11 +58,23 @@ def _enlarge(figure: go.Figure) -> None:
             axis.tickfont.size = round(axis.tickfont.size * present.CHART_SCALE)
 
 
-def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
-    ink = palette.ink(st.context.theme.type)
+def frame(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
+    """Size, fonts and axes of every figure of the lab. Effect: changes the figure, which is returned.
+
+    Plotly takes ten milliseconds to check these values and they are the same at every rerun, so they are kept checked.
+    """
     scale = present.CHART_SCALE if present.on_stage() else 1
+    before = json.dumps(figure.layout.to_plotly_json(), sort_keys=True)
+    figure.layout = _checked(before, round(height * scale), x, y, palette.ink(st.context.theme.type), scale)
+    return figure
+
+
+@lru_cache(maxsize=256)
+def _checked(before: str, height: int, x: str, y: str, ink: str, scale: float) -> go.Layout:
+    """The layout ``before``, a JSON text, with the lab's own values. Nobody changes it: a figure takes a copy. Pure."""
+    figure = go.Figure(layout=json.loads(before))
     figure.update_layout(
-        height=round(height * scale),
+        height=height,
         margin=_MARGIN,
         font={"size": 15 * scale, "color": ink},
         bargap=0.12,
@@ -79,7 +93,7 @@ def _layout(figure: go.Figure, *, height: int, x: str, y: str) -> go.Figure:
     shared = {"tickfont": tick_font, "automargin": True, "fixedrange": True, "separatethousands": True}
     figure.update_xaxes(title={"text": x, "font": {"size": 15 * scale, "color": ink}}, **shared)
     figure.update_yaxes(title={"text": y, "font": {"size": 15 * scale, "color": ink}}, **shared)
-    return figure
+    return figure.layout
 
 
 # ------------------------------------------------------------------------------------------------- one request
@@ -138,7 +152,7 @@ def token_latencies(
             row=2,
             col=1,
         )
-    _layout(figure, height=430, x=words["x_token"], y=words["y_ms"])
+    frame(figure, height=430, x=words["x_token"], y=words["y_ms"])
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(title_text=words["x_time"], row=1, col=1)
     figure.update_yaxes(title_text="", showticklabels=False, showgrid=False, row=1, col=1)
@@ -203,7 +217,7 @@ def two_rates(prefill_tps: float, decode_tps: float, labels: Mapping[str, str], 
             hovertemplate=f"{labels[name]}: {labels[f'{name}_value']}<extra></extra>",
             showlegend=False,
         )
-    _layout(figure, height=210, x=x, y="")
+    frame(figure, height=210, x=x, y="")
     figure.update_xaxes(range=[0, max(prefill_tps, decode_tps) * 1.12])
     return figure
 
@@ -231,7 +245,7 @@ def kv_growth(
         name=words["formula"],
         hovertemplate="%{x}: %{y:.3g} " + name + "<extra></extra>",
     )
-    _layout(figure, height=340, x=words["x"], y=f"{words['y']} ({name})")
+    frame(figure, height=340, x=words["x"], y=f"{words['y']} ({name})")
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -268,7 +282,7 @@ def per_request(
             },
             hovertemplate="%{x}: %{y:.3g} ms<extra>" + words[name] + "</extra>",
         )
-    _layout(figure, height=340, x=words["x"], y=words["y"])
+    frame(figure, height=340, x=words["x"], y=words["y"])
     figure.update_layout(barmode="group")
     figure.update_xaxes(type="category")
     return figure

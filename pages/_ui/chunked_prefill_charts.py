@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 _LOOKS = (
     {"line": {"color": palette.GREY, "width": 2, "dash": "dot"}, "marker": {"size": 5, "symbol": "circle"}},

@@ -21,7 +21,7 @@ from lessons.kv_cache.facts import Pair, Side, position_bytes
 from lessons.kv_cache.scenarios import BLOCK_SIZES, DEFAULT_SIZES, OUTPUT_RANGE, PROMPT_LENGTHS
 from pages._ui import block_map, charts, compare, jobs, links, palette, session
 from pages._ui.badges import badge, escape, note, provenance
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 from pages._ui.i18n import language, t
 from pages._ui.units import byte_count, factor, flop_count, milliseconds, number
 

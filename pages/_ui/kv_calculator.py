@@ -26,8 +26,7 @@ from engine.lab.work import (
 )
 from pages._ui import charts, links, palette, session
 from pages._ui.badges import badge, escape, note
-from pages._ui.charts import _byte_unit
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import _byte_unit, frame
 from pages._ui.i18n import language, t
 from pages._ui.units import byte_count, number
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 _TICKS_GB = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1_000, 3_000)  # the usual ones of a logarithmic axis crowd each other
 

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 COLOURS = {"orca": palette.PURPLE, "paged": palette.DECODE, "shared": palette.SKY}
 DASHES = {"orca": "dot", "paged": "solid", "shared": "dash"}

@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from engine.lab.prefix_tree import Node
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 State = Literal["in_use", "shared", "cached"]
 COLOURS = {"none": palette.GREY, "hash": palette.PURPLE, "radix": palette.SKY, "aware": palette.DECODE}

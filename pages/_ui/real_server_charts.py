@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 _LOOKS = {"server": (palette.VERMILION, "square", "solid"), "ours": (palette.BLUE, "circle", "dash")}
 

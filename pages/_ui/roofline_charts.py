@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 _SYMBOL = {"prefill": "circle", "decode": "square"}
 _COLOUR = {"prefill": palette.PREFILL, "decode": palette.DECODE}

@@ -15,7 +15,7 @@ from engine.lab.diff_words import first_difference, summary, told
 from engine.lab.records import Run
 from pages._ui import charts, palette
 from pages._ui.badges import badge, escape, note, provenance
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 from pages._ui.i18n import language, t
 from pages._ui.units import DASH, seconds
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 
 PHASES = ("decode", "padding", "prefill", "recompute")
 _PATTERN = {"padding": "/", "recompute": "\\"}

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 from pages._ui.i18n import t
 
 _ERRORS = {"int8": (palette.SKY, "circle", "dash"), "int4": (palette.VERMILION, "square", "solid")}

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pages._ui import palette
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 from pages._ui.roofline_charts import _log_axis as log_axis
 
 _LOOKS = {"prefill": (palette.PREFILL, "circle"), "decode": (palette.DECODE, "square")}

@@ -17,7 +17,7 @@ from lessons.training_inference.facts import ThreeWays, Way
 from lessons.training_inference.scenarios import DEFAULT_LENGTH, LENGTHS, STARTS
 from pages._ui import charts, compare, jobs, links, palette, session
 from pages._ui.badges import badge, note, provenance
-from pages._ui.charts import _layout as frame
+from pages._ui.charts import frame
 from pages._ui.i18n import language, t
 from pages._ui.player import timeline_player
 from pages._ui.units import byte_count, flop_count, number, seconds

@@ -15,7 +15,7 @@ from pages._ui.badges import page_shows
 from pages._ui.i18n import t
 from pages._ui.present import notes
 
-st.set_page_config(page_title="Token by Token · 逐词", page_icon=":material/grain:", layout="wide")
+st.set_page_config(page_title="Token by Token · 逐词", page_icon=layout.FAVICON, layout="wide")
 lang = session.choose_language()
 session.see_engine()
 

@@ -139,6 +139,14 @@ _LOGO = """
 """
 
 
+# The first two of the logo's tokens. Not one of Streamlit's icons: a browser would fetch that from another server.
+FAVICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'
+    f'<circle cx="9" cy="16" r="7" fill="{palette.PREFILL}"/>'
+    f'<circle cx="24" cy="16" r="7" fill="{palette.DECODE}"/></svg>'
+)
+
+
 def logo() -> None:
     """The product's name above the navigation: a prompt token, a made token, the next one."""
     name, ink = t("common.product"), palette.ink(st.context.theme.type)

@@ -20,7 +20,7 @@ from lessons.catalog import Lesson, Prediction, compare
 from lessons.run_facts import FactsError, prediction_answers
 from lessons.store import StoredPrediction
 from pages._ui import present, session
-from pages._ui.badges import badge, provenance
+from pages._ui.badges import badge, note, provenance
 from pages._ui.i18n import language, t
 from pages._ui.prediction_words import allowed, outside, say, verdict, with_unit
 from pages._ui.present import hands
@@ -191,3 +191,5 @@ def outcome(lesson: Lesson) -> None:
             )
         if run is not None:
             provenance(run)
+            if run.run_id not in {r.run_id for r in session.store().latest_runs(session.learner(), lesson.id).values()}:
+                note(t("predict.first_run"))

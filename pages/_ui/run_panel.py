@@ -169,6 +169,8 @@ def _ended(lesson: Owner, job: jobs.Job, make_parts: Callable, mark: str, blocke
     if job.state == "done":
         st.success(t("run.done"), icon=":material/check_circle:")
         _tell_disturbance(job)
+        if job.mark != mark:
+            note(f":material/tune: {t('run.other_settings')}")
         return
     if job.state == "stopped":
         st.info(t("run.stopped"), icon=":material/stop_circle:")

@@ -241,6 +241,16 @@ def test_after_the_first_run_the_learner_may_explore_or_predict_again(lab, store
     assert {p.value for p in store.predictions(LEARNER, "prefill_decode") if p.attempt == 1} == {7.0}
 
 
+def test_a_later_run_and_settings_that_have_changed_since_are_told(lab) -> None:
+    at = run_lesson(lab, "prefill_decode", "p_prefill_decode.py")
+    told = [translate("en", key) for key in ("predict.first_run", "run.other_settings")]
+    assert [words in all_text(at) for words in told] == [False, False]
+    at = finish(start(at, "prefill_decode"))
+    assert [words in all_text(at) for words in told] == [True, False]
+    at = lab("p_prefill_decode.py", lang="en", pd_output="8")
+    assert [words in all_text(at) for words in told] == [True, True]
+
+
 def test_the_questions_belong_to_the_workload(lab) -> None:
     prompts = {}
     for preset in ("abcd", "chat"):

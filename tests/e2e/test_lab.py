@@ -45,7 +45,7 @@ def finished(page, lang: str = "en") -> None:
 def test_the_first_visitor_may_come_by_a_deep_link_before_the_engine_is_ready(visit) -> None:
     page = visit("/batching?lang=en")
     assert page.locator("h1").inner_text() == "Static and continuous batching"
-    assert page.get_by_role("link", name="Prefill and decode", exact=True).is_visible()
+    assert page.get_by_role("link", name="2 · Prefill and decode", exact=True).is_visible()
     assert page.context.cookies()[0]["httpOnly"]
 
 

@@ -48,10 +48,11 @@ _STYLE = """
 """
 # Streamlit speaks English only. Its hint in a field, "Press Enter to submit form", says what the button beside it says;
 # the word on a file field's button is replaced, for a screen reader too: a name has no part that is not visible.
+# The English word of the file button shrinks to nothing and is not hidden: a button needs a name of its own.
 _CHINESE_STYLE = """
 [data-testid=InputInstructions] {{ display: none; }}
-[data-testid=stFileUploaderDropzone] button p {{ visibility: hidden; font-size: 0; }}
-[data-testid=stFileUploaderDropzone] button p::after {{ content: "{word}"; visibility: visible; font-size: 1rem; }}
+[data-testid=stFileUploaderDropzone] button p {{ font-size: 0; }}
+[data-testid=stFileUploaderDropzone] button p::after {{ content: "{word}"; font-size: 1rem; }}
 """
 _DARK_STYLE = "[data-testid^='stBaseButton-primary']:not(:disabled) { color: #10100f !important; }"
 # Code as Streamlit colours it has less than 4.5 to 1 against its ground for some words, in both modes.

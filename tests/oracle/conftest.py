@@ -19,6 +19,7 @@ from engine.runtime.cpp_executor import CppExecutor
 from engine.runtime.engine import Engine
 from engine.runtime.executor import TorchExecutor
 from engine.scheduling.requests import Request
+from tests.cpp_kit import built_library, has_compiler
 from tests.oracle.near_ties import Answer
 
 NUM_TOKENS = 64
@@ -56,29 +57,15 @@ def loaded(model_folder):
 
 @pytest.fixture(scope="session")
 def cpp_library():
-    """The C++ kernels, built where the lab keeps them. Skips only where there is no compiler."""
-    from engine.settings import settings
-    from kernels.cpu import load_library
-    from kernels.cpu.build import BuildError, find_compiler
-
-    try:
-        find_compiler()
-    except BuildError as error:
-        pytest.skip(str(error))
-    library, why = load_library(settings().home / "kernels", num_threads=2)
-    assert library is not None, why
-    return library
+    return built_library()
 
 
 @pytest.fixture(scope="session")
 def as_the_lab(request, model_folder):
     """The same weights as the lab serves them: by the C++ kernels, or where there is no compiler as ``loaded`` does."""
     from engine.model.load import load_model
-    from kernels.cpu.build import BuildError, find_compiler
 
-    try:
-        find_compiler()
-    except BuildError:
+    if not has_compiler():
         return request.getfixturevalue("loaded")
     library = request.getfixturevalue("cpp_library")
     return load_model("smollm2-135m", "float32", device="cpu", ops=CppOps(library, None))

@@ -15,9 +15,7 @@ from engine.runtime.executor import TorchExecutor
 from engine.runtime.paged_batch import host_batch
 from engine.scheduling.decision import Chunk
 from engine.scheduling.requests import Request
-from engine.settings import settings
-from kernels.cpu import load_library
-from kernels.cpu.build import BuildError, find_compiler
+from tests.cpp_kit import built_library
 
 LIMITS = Limits(max_requests=6, max_batch_tokens=64, num_blocks=40)
 FORMATS = [("float32", None), ("bfloat16", None), ("float32", "int8"), ("bfloat16", "int8"), ("bfloat16", "int4")]
@@ -25,13 +23,7 @@ FORMATS = [("float32", None), ("bfloat16", None), ("float32", "int8"), ("bfloat1
 
 @pytest.fixture(scope="module")
 def library():
-    try:
-        find_compiler()
-    except BuildError as error:
-        pytest.skip(str(error))
-    found, why = load_library(settings().home / "kernels", num_threads=2)
-    assert found is not None, why
-    return found
+    return built_library()
 
 
 @pytest.fixture(scope="module")

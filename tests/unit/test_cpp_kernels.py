@@ -13,20 +13,13 @@ from engine.runtime import shelf
 from engine.runtime.cpp_kernels import STILL_BUILDING, CppKernels
 from engine.runtime.kernels_choice import KernelsError
 from engine.runtime.lab import LabRuntime
-from engine.settings import Settings, settings
-from kernels.cpu import load_library
-from kernels.cpu.build import BuildError, find_compiler
+from engine.settings import Settings
+from tests.cpp_kit import built_library
 
 
 @pytest.fixture(scope="module")
 def library():
-    try:
-        find_compiler()
-    except BuildError as error:
-        pytest.skip(str(error))
-    found, why = load_library(settings().home / "kernels", num_threads=2)
-    assert found is not None, why
-    return found
+    return built_library()
 
 
 @pytest.fixture
